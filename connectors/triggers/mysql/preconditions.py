@@ -74,7 +74,7 @@ def warnings(connection: session.Connection, where: str) -> Iterator[tuple[str, 
     if closed:
         what = (
             f"{' and '.join(closed)} at {where}: the server takes no changes, but of some users, and the connector "
-            "keeps tables of its own there: it waits until it does"
+            "keeps tables of its own there: unless its user is one of those, it has to wait until that changes"
         )
         yield what, "SET GLOBAL read_only = OFF, if it is to be the primary; else name the primary in source.url"
     if of.get("log_bin", "").upper() in _ON and of.get("binlog_format", "").upper() == "STATEMENT":
