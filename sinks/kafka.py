@@ -363,8 +363,9 @@ class KafkaSink:
         return self._tables.extent(table)
 
     def partition(self, table: Table, key: bytes) -> tuple[str, int]:
-        facts = self._found[self.topic(table)]
-        return facts.identity, partition_of(key, facts.partitions)
+        facts = self._found.get(topic := self.topic(table))  # the log may still tell of a table that is gone
+        partitions = facts.partitions if facts is not None else self._partitions(topic)[0]
+        return facts.identity if facts is not None else "", partition_of(key, partitions)
 
     def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
         return self._tables.records_from(table, partition, offset)

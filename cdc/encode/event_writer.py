@@ -376,8 +376,11 @@ def _names_no_row(change: Change) -> bool:
     they were its root's: of the others those that are in the root's are null. Reading the table again brings what is
     right, because a reading is of a table that can be captured at that time: else the next session leaves it out.
     """
+    rows = [row for row in (change.before, change.after) if row is not None and None in row]
+    if not rows:  # as a rule: where the key stands is looked up for each call
+        return False
     indexes = change.table.key_indexes
-    return any(row is not None and None in row and any(row[i] is None for i in indexes) for row in change[2:4])
+    return any(row[index] is None for row in rows for index in indexes)
 
 
 def _cut(change: Change, encoder: TableEncoder) -> Change:

@@ -166,11 +166,15 @@ class SchemaVersions:
         }
 
     def _whole(self, schema: str, name: str, version: int, described: Description) -> Description:
-        """Describe a table with the columns that are not published; of one that is gone the name is not known."""
+        """Describe a table with the columns that are not published.
+
+        The name of one that is gone is not known; of a table that is gone those are that its rules name.
+        """
         left_out = self._left_out.get((schema, name, version), ())
         now = self._now.get(f"{schema}.{name}")
         there = {c.name: c for c in now.columns} if now is not None else {}
-        names = {stand_in(f"{schema}.{name}", column): column for column in there}
+        named = [c for rules in self._rules.each(f"{schema}.{name}") for c in rules.named] if now is None else there
+        names = {stand_in(f"{schema}.{name}", column): column for column in named}
         columns = list(described.columns)
         for at, alias, type_ in left_out:
             columns.insert(at, (names.get(alias, alias), type_))

@@ -73,6 +73,7 @@ class SnapshotRows:
         if window.table.qualified == self._outbox:
             return 0
         encoder = self._encoder(window.table, position)
+        encoder.refuse_unjudged()
         written = 0
         for row in encoder.shown(window.rows):
             try:
@@ -99,6 +100,7 @@ class SnapshotRows:
         if window is None or window.table.qualified == self._outbox:
             return 0
         table, encoder = window.table, self._encoder(window.table, position)
+        encoder.refuse_unjudged()
         left = {key for key in map(partial(_event_key, encoder), requested.keys) if key is not None}
         rows = []
         for row in window.rows:

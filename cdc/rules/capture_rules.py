@@ -63,6 +63,11 @@ class Published:
     encrypts: frozenset[str] = frozenset()
     """The columns of which it does."""
 
+    @property
+    def unjudged(self) -> OperatorError | None:
+        """Why the condition does not fit the table as it is here: no row of it is told. None: it fits."""
+        return self.judge.why if isinstance(self.judge, _NotTold) else None
+
     def stale(self, row: Row, fragments: Mapping[str, bytes]) -> frozenset[str]:
         """Name the columns of `fragments` that are encrypted, and not under the key that the row's subject has now."""
         return self.encrypted.stale(row, fragments) if self.encrypted is not None else frozenset()
@@ -372,19 +377,25 @@ def stand_in(table: str, column: str) -> str:
 def _judge(condition: Condition, table: Table, *, older: bool) -> Judge:
     """Return what judges rows of a table; of an `older` one that the condition does not fit, no row is told.
 
-    That the condition fits the table as it is now was looked at before: see `CaptureRules.refusals`.
+    That the condition fits the table as it is now was looked at before: see `CaptureRules.refusals`. Where it is newer
+    than that look, the rows that are read for it tell (`Published.unjudged`).
     """
     try:
         return judge_of(condition, table)
-    except OperatorError:
+    except OperatorError as exc:
         if older:
-            return _not_told
+            return _NotTold(exc)
         raise
 
 
-def _not_told(_row: Row) -> Unsent:
-    """Judge a row that does not have what decides."""
-    return UNCHANGED
+@dataclass(frozen=True, slots=True)
+class _NotTold:
+    """Judges rows that do not have what decides."""
+
+    why: OperatorError
+
+    def __call__(self, _row: Row) -> Unsent:
+        return UNCHANGED
 
 
 def _one(part: str, items: Mapping[str, object], name: str) -> str | None:

@@ -440,6 +440,31 @@ def test_a_condition_on_a_column_that_has_another_type(
     assert _by_id(list(connector.fold("public.t").values())) == wanted
 
 
+@pytest.mark.parametrize("way", ["text", "dropped"])
+@pytest.mark.parametrize("server", ["postgres18", "mysql", "mariadb"])
+def test_a_column_of_a_condition_gets_another_type_while_it_is_followed(
+    request: pytest.FixtureRequest, kafka: str, prefix: str, tmp_path: Path, *, server: str, way: str
+) -> None:
+    """Or is dropped: that the condition does not fit is told, and nothing is deleted that it had let through."""
+    database = request.getfixturevalue(server)
+    postgres = server == "postgres18"
+    schema = "public" if postgres else database.name
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, w int, v text)", "INSERT INTO t VALUES (1, 10, 'a'), (2, 30, 'b')"
+    )
+    table = f"{schema}.t"
+    connector = Connector(tmp_path, prefix, database.url, kafka, [table], source={"where": {table: "w > 20"}})
+    connector.catch_up()
+    before = connector.fold(table)
+    assert len(before) == 1
+    with Running(connector) as run:
+        run.await_following()
+        alter = "DROP w" if way == "dropped" else "ALTER w TYPE text" if postgres else "MODIFY w varchar(20)"
+        database.execute(f"ALTER TABLE t {alter}", "INSERT INTO t (id, v) VALUES (3, 'c')")
+        run.await_line("has no column w" if way == "dropped" else "column w: the condition cannot be judged")
+    assert connector.fold(table) == before
+
+
 @pytest.mark.full  # the cases of partitions that are exchanged, and the laws in tests/property/test_capture_rules.py
 def test_rows_that_come_and_go_by_partitions(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path

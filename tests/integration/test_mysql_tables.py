@@ -181,6 +181,40 @@ def test_a_large_table_that_is_dropped(
     same(connector, database, "u")
 
 
+@pytest.mark.parametrize("most", [2, TRUNCATED_AT_ONCE])
+def test_the_deletes_of_a_table_that_was_dropped_have_what_its_topic_held(
+    mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, most: int
+) -> None:
+    """`sink.before: topic` asks a topic that no captured table has any more: it ended each start."""
+    monkeypatch.setattr("cdc.encode.truncates.TRUNCATED_AT_ONCE", most)
+    filled(mysql, "t", keys=5)
+    filled(mysql, "u", keys=1)
+    connector = connector_of(tmp_path, prefix, mysql, kafka, sink={"before": "topic"})
+    connector.catch_up()
+    mysql.execute("DROP TABLE t", "INSERT INTO u VALUES (1, 1, 'more')")
+    connector.catch_up()
+    deletes = [event["before"] for event in connector.events(f"{mysql.name}.t") if event["op"] == "d"]
+    assert ordered(deletes) == [{"id": n, "n": 0, "v": "seed"} for n in range(5)]
+    same(connector, mysql, "u")
+
+
+@pytest.mark.parametrize("most", [2, TRUNCATED_AT_ONCE])
+def test_a_dropped_table_with_a_column_that_is_not_published(
+    mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, most: int
+) -> None:
+    """Nobody has its name any more but the rule, which was told that it may have been renamed."""
+    monkeypatch.setattr("cdc.encode.truncates.TRUNCATED_AT_ONCE", most)
+    filled(mysql, "t", keys=5)
+    filled(mysql, "u", keys=1)
+    rules = {"columns": {f"{mysql.name}.*": {"exclude": ["n"]}}}
+    connector = connector_of(tmp_path, prefix, mysql, kafka, source=rules)
+    connector.catch_up()
+    mysql.execute("DROP TABLE t", "INSERT INTO u VALUES (1, 1, 'more')")
+    connector.catch_up()
+    assert connector.fold(f"{mysql.name}.t") == {}
+    assert len(connector.fold(f"{mysql.name}.u")) == 2
+
+
 def test_a_table_that_goes_as_its_keys_are_looked_at(
     mysql_database: MySQLDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

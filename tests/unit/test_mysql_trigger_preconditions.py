@@ -78,3 +78,6 @@ def test_a_server_that_takes_no_changes_is_warned_of(
     monkeypatch.setattr(preconditions, "variables", lambda _: {**_OK, **of})
     said = [warning.partition(":3306:")[0] + ":3306" for warning, _ in preconditions.warnings(_NOBODY, "db:3306")]
     assert said == ([words] if words else [])
+    assert all(
+        "unless its user is one of those" in warning for warning, _ in preconditions.warnings(_NOBODY, "db:3306")
+    )

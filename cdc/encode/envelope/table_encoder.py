@@ -136,6 +136,14 @@ class TableEncoder:
             return True
         return self.published.judge(row)
 
+    def refuse_unjudged(self) -> None:
+        """Raise OperatorError for rows that were read, if the table has not what their condition speaks of any more.
+
+        None of them would be published, and what the topic has of them would be deleted.
+        """
+        if self.published is not None and self.published.unjudged is not None:
+            raise self.published.unjudged
+
     def shown(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return what is published of whole rows of the source."""
         if self.published is None:

@@ -73,8 +73,8 @@ def warnings(connection: session.Connection, where: str) -> Iterator[tuple[str, 
     closed = [name for name in ("read_only", "super_read_only") if of.get(name, "OFF").upper() not in _OFF]
     if closed:
         what = (
-            f"{' and '.join(closed)} at {where}: the server takes changes of users with SUPER or READ ONLY ADMIN at most, "
-            "and the connector keeps tables of its own there: one of another user waits"
+            f"{' and '.join(closed)} at {where}: the server takes no changes, but of some users, and the connector "
+            "keeps tables of its own there: unless its user is one of those, it has to wait until that changes"
         )
         yield what, "SET GLOBAL read_only = OFF, if it is to be the primary; else name the primary in source.url"
     if of.get("log_bin", "").upper() in _ON and of.get("binlog_format", "").upper() == "STATEMENT":
