@@ -225,6 +225,7 @@ def test_a_rebuild_alters_no_table_of_another_hand(kind: str, apply_spark: Spark
     spark.sql(f"INSERT INTO {name} VALUES (1)")
     with pytest.raises(OperatorError, match="is there already and was not made by this toolkit"):
         store.beside(table)
-    spark.catalog.refreshTable(name)
+    if kind == "iceberg":  # Delta looks into its log by itself, and Spark does not refresh what has a path for its name
+        spark.catalog.refreshTable(name)
     assert spark.table(name).columns == ["id"]
     store.close()
