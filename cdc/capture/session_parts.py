@@ -80,7 +80,8 @@ def open_parts(
         letters=sink.dead_letters,
     )
     # Those that have gone since they were emptied: of these, too, what their topics had is deleted.
-    gone = {name: table for name in state.reading if name not in by_name and (table := versions.recalled(name))}
+    emptied = (name for name, of in state.reading.items() if name not in by_name and of.get("emptied"))
+    gone = {name: table for name in emptied if (table := versions.recalled(name))}
     incremental = IncrementalSnapshot(
         reader,
         by_name,

@@ -8,17 +8,20 @@ from typing import Final
 
 from psycopg2 import errors
 
-from cdc.model.errors import ChangedError, OperatorError
+from cdc.model.errors import ChangedError, OperatorError, RetryableError
 
 _NAMELESS: Final = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
 
 
 @contextmanager
 def named(altered: ChangedError) -> Iterator[None]:
-    """Raise `altered` where a name means nothing any more: the next session finds the table as it is, or gone."""
+    """Raise a RetryableError as `altered` where a name means nothing any more: the next session finds what is there.
+
+    It waits before, and not for ever: a name of an expression, as in a generated column, may mean nothing for good.
+    """
     try:
         yield
     except OperatorError as exc:
         if isinstance(exc.__cause__, _NAMELESS):
-            raise altered from exc
+            raise RetryableError(altered.message, hint=altered.hint) from exc
         raise
