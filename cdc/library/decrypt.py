@@ -13,7 +13,7 @@ import orjson
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.rules.encryption import DataKey, MasterKey, identifier_of, key_of, master_of
+from cdc.rules.encryption import DataKey, MasterKey, identifier_of, key_of
 
 _LOOK_S: Final = 5.0
 """A key that was erased is forgotten so soon, where values are decrypted."""
@@ -157,7 +157,7 @@ class Decrypt:
                 self._ready.pop(identifier_of(before), None)
             if record is None:
                 continue
-            if master_of(record) != self._master.fingerprint:
+            if not self._master.has_wrapped(record):
                 raise OperatorError(
                     "source.master_key is not the one that the keys in the key topic are wrapped with",
                     hint="the text that the connector has in source.master_key",

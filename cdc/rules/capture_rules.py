@@ -32,7 +32,6 @@ from cdc.model.change import UNCHANGED, Row, Table, Unsent
 from cdc.model.errors import OperatorError
 from cdc.rules.changed_values import changed_column, without_labels
 from cdc.rules.encrypted_rows import EncryptedRows, encrypted_column
-from cdc.rules.encryption import MasterKey
 from cdc.rules.keyring import Keyring
 from cdc.rules.row_filter import Judge, judge_of
 
@@ -184,7 +183,11 @@ class CaptureRules:
 
     @classmethod
     def of_source(cls, source: SourceConfig) -> CaptureRules:
-        keys = Keyring(MasterKey(source.master_key)) if source.master_key is not None else None
+        keys = None
+        if source.master_key is not None:
+            from cdc.rules.encryption import MasterKey  # noqa: PLC0415 - its library takes memory that few need
+
+            keys = Keyring(MasterKey(source.master_key))
         return cls(source.columns, source.where, appends=source.type in _APPENDING, keys=keys, tables=source.tables)
 
     def of(self, name: str) -> TableRules | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -17,9 +17,11 @@ from cdc.config.published.encryption import EncryptRule
 from cdc.model.change import UNCHANGED, Column, Row, Table
 from cdc.model.errors import OperatorError
 from cdc.rules.changed_values import STRING, plain, without_labels
-from cdc.rules.encryption import DataKey
 from cdc.rules.keyring import Keyring
 from cdc.rules.row_filter import Judge
+
+if TYPE_CHECKING:
+    from cdc.rules.encryption import DataKey
 
 _NULL = b"null"
 

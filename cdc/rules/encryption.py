@@ -108,6 +108,13 @@ class MasterKey:
         }
         return DataKey(identifier, key), orjson.dumps(record)
 
+    def has_wrapped(self, record: bytes) -> bool:
+        """Whether a record names this master key as the one that has wrapped its data key."""
+        try:
+            return bool(orjson.loads(record)["master"] == self.fingerprint)
+        except (ValueError, KeyError, TypeError):
+            return False
+
     def key(self, subject: bytes, record: bytes) -> DataKey | None:
         """Unwrap a data key; None: the record is not one of this master key and subject."""
         try:
@@ -117,14 +124,6 @@ class MasterKey:
             return DataKey(identifier, self._wrapping.decrypt(nonce, made, subject + identifier))
         except (InvalidTag, ValueError, KeyError, TypeError):
             return None
-
-
-def master_of(record: bytes) -> str:
-    """Return the fingerprint of the master key that has wrapped a record's key; empty where it names none."""
-    try:
-        return str(orjson.loads(record)["master"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 def identifier_of(record: bytes) -> bytes:

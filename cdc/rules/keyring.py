@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cdc.machine.temporary_files import TemporaryDatabase
 from cdc.model.errors import BugError, OperatorError
-from cdc.rules.encryption import DataKey, MasterKey, master_of
+
+if TYPE_CHECKING:
+    from cdc.rules.encryption import DataKey, MasterKey
 
 Records: TypeAlias = Iterable[tuple[bytes, bytes | None]]
 """Records of the key topic, in order: who the key is of, and the wrapped key or None."""
@@ -35,7 +37,7 @@ class Keyring:
 
     def __init__(self, master: MasterKey) -> None:
         self.master: Final = master
-        self._ready = OrderedDict[bytes, DataKey]()
+        self._ready: OrderedDict[bytes, DataKey] = OrderedDict()
         self._file: TemporaryDatabase | None = None
         self._write: Callable[[bytes, bytes | None], None] | None = None
         self._more: Callable[[], Records] = tuple
@@ -109,7 +111,7 @@ class Keyring:
             if record is None:
                 self._forget(subject)
                 continue
-            if master_of(record) != self.master.fingerprint:
+            if not self.master.has_wrapped(record):
                 raise OperatorError(
                     "source.master_key is not the one that the keys in the key topic are wrapped with: nothing that "
                     "is encrypted could be read by those who hold the other",

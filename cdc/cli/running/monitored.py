@@ -1,4 +1,7 @@
-"""Shows a process on the address that its file gives: metrics and health."""
+"""Shows a process on the address that its file gives: metrics and health.
+
+What makes metrics is imported when somebody wants to see them: other processes start sooner and are smaller.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig
@@ -16,12 +20,11 @@ from cdc.fleet.report import METRICS_SOCKET
 from cdc.fleet.seams import Fleet
 from cdc.model.errors import CdcError
 from cdc.model.meter import NO_METER, Meter
-from cdc.telemetry.apply_meter import ApplyMeter
-from cdc.telemetry.connector_meter import ConnectorMeter
-from cdc.telemetry.fleet_meter import FleetMeter
 from cdc.telemetry.json_log import Place
-from cdc.telemetry.server import MetricsServer
-from cdc.telemetry.server_watch import ServerWatch
+
+if TYPE_CHECKING:
+    from cdc.telemetry.apply_meter import ApplyMeter
+    from cdc.telemetry.fleet_meter import FleetMeter
 
 log = logging.getLogger("cdc")
 
@@ -49,6 +52,10 @@ def monitored_connector(followed: Followed, environment: Mapping[str, str]) -> I
     if not places:
         yield NO_METER
         return
+    from cdc.telemetry.connector_meter import ConnectorMeter  # noqa: PLC0415 - at the top of this file
+    from cdc.telemetry.server import MetricsServer  # noqa: PLC0415 - as above
+    from cdc.telemetry.server_watch import ServerWatch  # noqa: PLC0415 - as above
+
     meter, standing = ConnectorMeter(config), registry.standing(config)
     with ExitStack() as shown:
         for place in places:
@@ -69,6 +76,10 @@ def monitored_member(config: FleetConfig, member: str, children: Path, fleet: Fl
     if address is None:
         yield None
         return
+    from cdc.telemetry.fleet_meter import FleetMeter  # noqa: PLC0415 - at the top of this file
+    from cdc.telemetry.server import MetricsServer  # noqa: PLC0415 - as above
+    from cdc.telemetry.server_watch import ServerWatch  # noqa: PLC0415 - as above
+
     meter = FleetMeter(config.fleet, member, children)
     with (
         MetricsServer(address, meter.figures.registry, meter, others=meter.children),
@@ -84,6 +95,9 @@ def monitored_job(config: ApplyConfig | ViewsConfig, place: Place, tell: Callabl
 
     Raises OperatorError, before anything else is done, for an address that cannot be listened on.
     """
+    from cdc.telemetry.apply_meter import ApplyMeter  # noqa: PLC0415 - at the top of this file
+    from cdc.telemetry.server import MetricsServer  # noqa: PLC0415 - as above
+
     meter, address = ApplyMeter(config, place), config.metrics.address
     with nullcontext() if address is None else MetricsServer(address, meter.figures.registry, meter):
         if address is not None:
