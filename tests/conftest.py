@@ -339,7 +339,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--in-turns", action="store_true", help="a third of the tests that pushes run in turns, a few full ones"
+        "--in-turns", action="store_true", help="a quarter of the tests that pushes run in turns, a few full ones"
     )
     parser.addoption(
         "--write-durations",

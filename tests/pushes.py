@@ -5,7 +5,7 @@ likely to break. Second witnesses of the same law are `full`: other parameters o
 tests by the marker, with the test that is left in its place as the reason.
 
 What goes wrong outside the log, and one store or source beside another, has many tests, each of them of a rare thing:
-the files of `IN_TURNS`. A push runs a third of their tests. Which, its commit says: the same commit runs the same ones.
+the files of `IN_TURNS`. A push runs a quarter of their tests. Its commit says which: the same commit runs the same.
 
 A test that no push runs goes bad unseen. So a push runs a few of the full tests, too, of those that are known to be
 short (`tests/durations.json`): one of `samples`, which its commit says as well.
@@ -25,7 +25,7 @@ import pytest
 
 Value = TypeVar("Value")
 
-TURNS: Final = 3
+TURNS: Final = 4
 LAST_SERVERS: Final = frozenset({"mariadb11"})
 """Servers of `make test-all` alone: no push fetches their packages."""
 SHORT_S: Final = 20.0
@@ -35,17 +35,17 @@ SAMPLE_S: Final = 60.0
 _FILES: Final = {
     "faults": "controls late_requests several_brokers",
     "integration": """
-        acknowledged_records_lost bad_input check compiled dead_letters dev_servers etcd_clusters keys left_out
-        live_snapshot mysql_ddl mysql_fail_over mysql_hidden_columns mysql_large mysql_parity mysql_refusals
-        mysql_replicas mysql_silence mysql_triggers mysql_verdicts outbox patterns pause postgres_recovery
-        postgres_transactions postgres_triggers postgres_upkeep publications reload routes rows schema_changes
-        second_copies security topics_lost verdicts
+        acknowledged_records_lost bad_input check compiled dead_letters dev_servers erase etcd etcd_clusters formats
+        keys left_out live_snapshot mysql_ddl mysql_fail_over mysql_hidden_columns mysql_large mysql_parity
+        mysql_refusals mysql_replicas mysql_settings mysql_silence mysql_tables mysql_triggers mysql_verdicts outbox
+        patterns pause postgres_recovery postgres_transactions postgres_triggers postgres_upkeep publications reload
+        routes rows schema_changes second_copies security snapshot_order topics_lost verdicts
     """,
     "stores": """
         apply_delta apply_iceberg apply_metrics apply_opensearch apply_postgres apply_tantivy checkpoint cluster
-        compaction containment damaged_lakes filling history hostile_settings library read_your_writes rebuild replay
-        shaping topics_made_again view_rebuild view_sketches view_states views_changing views_command views_contained
-        views_folding views_postgres
+        compaction containment damaged_lakes filling history hostile_settings large_values library quarantine
+        read_your_writes rebuild replay shaping topics_made_again view_rebuild view_sketches view_states views_changing
+        views_command views_contained views_folding views_postgres views_spark
     """,
 }
 IN_TURNS: Final = frozenset(
