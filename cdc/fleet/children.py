@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from cdc.fleet.entry import Entry
 from cdc.fleet.nursery import READ_BYTES
 from cdc.fleet.report import Report
 from cdc.machine.child_processes import SAFE_PATH
+from cdc.machine.process_folder import ProcessFolder
 from cdc.model.errors import BugError
 
 _WAIT: Final = "--wait=10m"
@@ -50,7 +49,7 @@ class Children:
     def __init__(self, flags: Sequence[str] = (), *, metrics: bool = False) -> None:
         """`flags` are further options of `cdc run`; `metrics`: each shows its own at a socket in `folder`."""
         self._flags, self._metrics = tuple(flags), metrics
-        self._folder = Path(tempfile.mkdtemp(prefix="cdc-fleet-"))  # for its owner's eyes alone
+        self._folder = ProcessFolder("cdc-fleet-", "member")
         self._children: dict[str, _Child] = {}
         self._nursery: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -61,7 +60,7 @@ class Children:
     @property
     def folder(self) -> Path:
         """Where their files are, and their sockets: ``NAME.sock``."""
-        return self._folder
+        return self._folder.path
 
     def _open(self) -> socket.socket:
         """Return the way to the nursery, which is started if there is none."""
@@ -92,16 +91,16 @@ class Children:
 
     def start(self, entry: Entry, *, take_over: bool) -> None:
         """Start one. Raises OSError where there is no room for its file, or no descriptor or process left for it."""
-        file = self._folder / f"{entry.name}.yaml"
+        file = self.folder / f"{entry.name}.yaml"
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as copy:
             copy.write(entry.yaml)
         told, tells = os.pipe()
         os.set_blocking(told, False)
         flags = [_WAIT, *([_TAKE_OVER] if take_over else []), *self._flags]
         child = self._children[entry.name] = _Child(0, file, told)
-        wanted = {"start": ["run", str(file), *flags], "name": entry.name, "folder": str(self._folder)}
+        wanted = {"start": ["run", str(file), *flags], "name": entry.name, "folder": str(self.folder)}
         if self._metrics:
-            wanted["socket"] = str(self._folder / f"{entry.name}.sock")
+            wanted["socket"] = str(self.folder / f"{entry.name}.sock")
         asked = orjson.dumps(wanted) + b"\n"
         try:
             socket.send_fds(self._open(), [asked], [tells])
@@ -207,7 +206,7 @@ class Children:
         self._lost()
         for child in self._children.values():
             os.close(child.pipe)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
 
 def _hear(child: _Child) -> Iterator[Report]:

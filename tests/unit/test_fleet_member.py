@@ -368,7 +368,7 @@ with Children(metrics=True) as children:
             print(name, report.state, report.error and report.error["message"].rpartition(":")[2], flush=True)
         ended = children.ended()
         time.sleep(0.05)
-    print(ended, sorted(path.name for path in children._folder.iterdir()), flush=True)
+    print(ended, sorted(path.name for path in children.folder.glob("*.*")), flush=True)
     while not meter.children(""):
         time.sleep(1.1)
     print(*(line for line in meter.children("")[0].decode().splitlines() if "retrying" in line), flush=True)
@@ -455,6 +455,6 @@ def test_a_machine_that_gives_no_process_more_ends_none_that_is_there(monkeypatc
             children.start(b, take_over=False)
         children.start(c, take_over=False)
         assert children.ended() == []
-        assert sorted(path.name for path in children._folder.iterdir()) == ["a.yaml", "c.yaml"]
+        assert sorted(path.name for path in children.folder.glob("*.*")) == ["a.yaml", "c.yaml"]
         for child in children._children.values():
             os.kill(child.pid, 0)

@@ -1,4 +1,4 @@
-"""What jobs write beside memory is their owner's alone, and goes with them."""
+"""What jobs and members of a fleet write beside memory is their owner's alone, and goes with them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from spark_apply.spark.jvm import scratch
+from cdc.machine.process_folder import remove_left
 
 _JOB = "import sys; from spark_apply.spark.jvm import scratch; print(scratch.of_jvm(), flush=True); sys.stdin.read()"
+_MEMBER = """
+import sys
+from cdc.fleet.children import Children
+
+with Children() as children:
+    print(children.folder / "member", flush=True)
+    sys.stdin.read()
+"""
 
 
-def test_rows_of_a_killed_job_go_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else could read them meanwhile. Those of jobs that run stay, and what is not a job's."""
+@pytest.mark.parametrize(
+    ("code", "kind", "mark"), [(_JOB, "cdc-spark-", "jvm"), (_MEMBER, "cdc-fleet-", "member")], ids=["job", "member"]
+)
+def test_rows_of_a_killed_process_go_with_the_next_one(
+    code: str, kind: str, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else could read them meanwhile. Those of processes that run stay, and what is not theirs."""
     jobs = [
         subprocess.Popen(
-            [sys.executable, "-c", _JOB], env={**os.environ, "TMPDIR": str(tmp_path)}, text=True,
+            [sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )
         for _ in range(3)
@@ -33,13 +46,13 @@ def test_rows_of_a_killed_job_go_with_the_next_one(tmp_path: Path, monkeypatch: 
     for job in (jobs[0], jobs[2]):
         job.kill()
         job.communicate()
-    (tmp_path / "cdc-spark-other").mkdir()
-    (tmp_path / "cdc-spark-link").symlink_to(running.parent)
+    (tmp_path / f"{kind}other").mkdir()
+    (tmp_path / f"{kind}link").symlink_to(running.parent)
     for folder in (killed, running):
         os.utime(folder.parent, (time.time() - 120,) * 2)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    scratch.remove_left()
+    remove_left(kind, mark)
     assert [folder.exists() for folder in (killed.parent, running, new)] == [False, True, True]
-    assert (tmp_path / "cdc-spark-other").exists()
+    assert (tmp_path / f"{kind}other").exists()
     jobs[1].communicate("")
     assert not running.parent.exists()
