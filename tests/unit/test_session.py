@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg2
 import pytest
@@ -10,6 +11,7 @@ from psycopg2 import errors
 
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from connectors.postgres import session, settings
+from connectors.postgres.catalog import server
 from connectors.postgres.refused_logins import meaning
 from connectors.postgres.session import connect, endpoint, identifier, of_sqlstate, parameters, translate
 
@@ -344,3 +346,20 @@ def test_what_others_are_the_cause_of_is_waited_for_at_the_first_start_too(code:
     error = session.of_sqlstate(code, "x", "making triggers")
     assert isinstance(error, RetryableError)
     assert error.at_start
+
+
+@pytest.mark.parametrize(
+    ("role", "set_", "grant"),
+    [
+        (None, "ALTER SYSTEM SET wal_level", 'ALTER ROLE "U" REPLICATION'),
+        ("rds_replication", "rds.logical_replication", 'GRANT rds_replication TO "U"'),
+        ("cloudsqlsuperuser", "cloudsql.logical_decoding", 'ALTER ROLE "U" REPLICATION'),
+        ("alloydbsuperuser", "alloydb.logical_decoding", 'ALTER ROLE "U" REPLICATION'),
+        ("azure_pg_admin", "server parameter wal_level", 'ALTER ROLE "U" REPLICATION'),
+    ],
+)
+def test_hints_are_what_a_managed_service_takes(role: str | None, set_: str, grant: str) -> None:
+    catalog = Mock(rows=Mock(return_value=[("d", 180000, "18.1", "replica", False, "U", False, role, False)]))
+    level, right = server.refusals(server.look(catalog), "h:5432/d")
+    assert set_ in level.hint
+    assert right.hint == grant
