@@ -255,6 +255,8 @@ def test_an_error_of_a_statement_goes_by_its_class(
         ("XX000", "cannot assign TransactionIds during recovery", False),  # cdc token writes a message
         ("25006", "cannot execute INSERT during recovery", False),
         ("55000", "Wiederherstellung läuft", True),  # lc_messages = de_DE
+        ("25006", "kann ALTER PUBLICATION nicht in einer Read-Only-Transaktion ausführen", False),  # behind a pooler
+        ("55000", "replication slots cannot be used on RO (Read Only) node", False),  # Aurora's
     ],
 )
 def test_what_a_standby_refuses_is_told_as_that(code: str, said: str, *, standby: bool) -> None:
