@@ -361,7 +361,7 @@ def test_what_others_are_the_cause_of_is_waited_for_at_the_first_start_too(code:
     ],
 )
 def test_hints_are_what_a_managed_service_takes(role: str | None, set_: str, grant: str) -> None:
-    catalog = Mock(rows=Mock(return_value=[("d", 180000, "18.1", "replica", False, "U", False, role, False)]))
+    catalog = Mock(rows=Mock(return_value=[("d", 180000, "18.1", "replica", False, "U", False, role)]))
     level, right = server.refusals(server.look(catalog), "h:5432/d")
-    assert set_ in level.hint
+    assert set_ in str(level.hint)
     assert right.hint == grant

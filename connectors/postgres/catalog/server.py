@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
@@ -48,17 +48,16 @@ class Server:
 
 def look(catalog: Catalog) -> Server:
     """Ask the server."""
-    ((*of, service, by_membership),) = catalog.rows(
+    ((*of, service),) = catalog.rows(
         "reading settings",
         "SELECT current_database()::text, current_setting('server_version_num')::int,"
         " current_setting('server_version'), current_setting('wal_level'), pg_is_in_recovery(), current_user::text,"
-        " (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user),"
-        " (SELECT min(rolname::text) FROM pg_roles WHERE rolname = ANY (%s)),"
-        " EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication' AND pg_has_role(oid, 'member'))",
+        " (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user)"
+        " OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication' AND pg_has_role(oid, 'member')),"
+        " (SELECT min(rolname::text) FROM pg_roles WHERE rolname = ANY (%s))",
         ([*_SERVICES],),
     )
-    *rest, replicates = of
-    return Server(*rest, replicates or by_membership, _SERVICES.get(service, _OWN))
+    return replace(Server(*of), service=_SERVICES.get(service, _OWN))
 
 
 def refusals_by_triggers(server: Server, where: str) -> Iterator[CdcError]:
