@@ -38,7 +38,7 @@ SELECT current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_r
 _SETTINGS: Final = """
 SELECT (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
        (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'),
-       (SELECT setting::int8 FROM pg_settings WHERE name = 'idle_replication_slot_timeout')
+       (SELECT setting::int8 FROM pg_settings WHERE name = 'idle_replication_slot_timeout'), current_user::text
 """
 _IDENTITIES: Final = {"d": "DEFAULT", "f": "FULL", "i": "INDEX"}
 _REPLICATION_TIMEOUT_MS: Final = int(3 * STATUS_EVERY_S * 1000)
@@ -129,7 +129,8 @@ class _Check:
 
     @staticmethod
     def _settings(catalog: Catalog) -> Iterator[Finding]:
-        ((keep_mb, timeout_ms, idle),) = catalog.rows("reading settings", _SETTINGS)
+        ((keep_mb, timeout_ms, idle, user),) = catalog.rows("reading settings", _SETTINGS)
+        longer = f"ALTER ROLE {session.identifier(user)} SET wal_sender_timeout = '60s'"
         if idle:
             yield Finding(
                 Level.WARNING,
@@ -151,7 +152,7 @@ class _Check:
                 Level.WARNING,
                 "server",
                 "wal_sender_timeout is off: a connection that is dead keeps the slot from the next start",
-                "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf()",
+                longer,
             )
         elif timeout_ms is not None and timeout_ms < _REPLICATION_TIMEOUT_MS:
             yield Finding(
@@ -159,7 +160,7 @@ class _Check:
                 "server",
                 f"wal_sender_timeout is {timeout_ms} ms: the connector answers every {STATUS_EVERY_S:.0f} s, and is "
                 "cut off while Kafka is slow",
-                "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf()",
+                longer,
             )
         elif timeout_ms is not None:
             yield Finding(Level.OK, "server", f"wal_sender_timeout: {timeout_ms // 1000} s")

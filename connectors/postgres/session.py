@@ -78,7 +78,10 @@ _PARAMETERS: Final = (
 _LAST_PORT: Final = 65_535
 _OF_STANDBYS: Final = ("0A000", "25006", "55000", "XX000")
 """What standbys refuse statements with: one of the codes is for faults of a server's own."""
-_IN_RECOVERY = re.compile(r"recovery is in progress|during recovery")
+_READ_ONLY: Final = "25006"
+"""A standby alone refuses a write with this: every session of ours has `default_transaction_read_only` off."""
+_IN_RECOVERY = re.compile(r"recovery is in progress|during recovery|RO \(Read Only\) node")
+"""The last of a reader of Amazon's Aurora, as its endpoint may lead to one while the cluster fails over."""
 _TOO_LONG = re.compile(r"invalid memory alloc request size|string buffer exceeds|out of memory$")
 
 
@@ -236,7 +239,8 @@ def is_too_long(code: str, reason: str) -> bool:
 
 def of_sqlstate(code: str, reason: str, doing: str, *, standby: bool = False) -> CdcError:
     """Return what the server's code for an error means to us; without a code the connection was lost."""
-    if (standby and code in _OF_STANDBYS) or _IN_RECOVERY.search(reason):  # a pooler may not pass on what it reports
+    of_standby = (standby and code in _OF_STANDBYS) or code == _READ_ONLY  # a pooler may not pass on what it reports
+    if of_standby or _IN_RECOVERY.search(reason):
         return RetryableError(f"{doing}: {reason}: the server is a standby", hint=TO_THE_PRIMARY)
     if is_too_long(code, reason):
         said = f"{doing}: {reason}: a row is longer as text than the 1 GB that PostgreSQL can send, or is damaged"

@@ -47,6 +47,8 @@ def encode(message: Message) -> bytes:
             return b"M" + struct.pack(">BQ", transactional, lsn) + _text(prefix) + _sized(content)
         case Skipped("O"):
             return b"O" + struct.pack(">q", 7) + _text("origin")
+        case Skipped("A"):
+            return b"A" + struct.pack(">II", 790, 791)
         case Skipped():
             return b"Y" + struct.pack(">I", 16_400) + _text("public") + _text("mood")
 

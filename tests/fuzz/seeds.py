@@ -42,7 +42,7 @@ MESSAGES: Final[tuple[messages.Message, ...]] = (
     messages.Update(RELATION, None, False, (b"1", UNCHANGED, b"x" * 40)), messages.Update(RELATION, ROW, False, ROW),
     messages.Update(RELATION, (b"1", None, None), True, ROW), messages.Delete(RELATION, (b"1", None, None), True),
     messages.Truncate((RELATION, 9)), messages.LogicalMessage(True, 5, "p", b"\0c"), messages.Skipped("O"),
-    messages.Skipped("Y"), messages.Commit(16, 24),
+    messages.Skipped("Y"), messages.Skipped("A"), messages.Commit(16, 24),
 )  # fmt: skip
 COLUMNS: Final = (
     TableColumn("id", table_map.LONGLONG, 0, nullable=False, unsigned=True, visible=True),

@@ -283,6 +283,29 @@ def test_a_role_without_rights(attempt: Attempt, place: Place, prefix: str) -> N
     nothing_made(place, prefix)
 
 
+@pytest.mark.parametrize(
+    "of",
+    [
+        ("rds_replication", "", "GRANT rds_replication TO {}"),  # where nobody may alter the attribute
+        ("azure_pg_admin", "GRANT azure_pg_admin TO {}", "ALTER ROLE {} REPLICATION"),  # its members have no such right
+    ],
+    ids=["amazon", "azure"],
+)
+def test_a_role_without_rights_at_a_managed_service(
+    of: tuple[str, str, str], attempt: Attempt, place: Place, prefix: str
+) -> None:
+    """A service is known by its own role, and the hint is what works there."""
+    made, grant, hint = of
+    plain = f"{place.role}_plain"
+    place.database.execute(f"CREATE ROLE {made}")
+    try:
+        place.database.execute(*([grant.format(plain)] if grant else []))
+        refused(attempt(url=place.url(user=plain)), 1, f"user {plain} may not replicate", hint.format(plain))
+    finally:
+        place.database.execute(f"DROP ROLE {made}")
+    nothing_made(place, prefix)
+
+
 def test_a_role_that_may_not_publish(attempt: Attempt, place: Place, prefix: str) -> None:
     """Without ownership of the table: what PostgreSQL says, a hint, and nothing made."""
     reader = place.url(user=f"{place.role}_reader")

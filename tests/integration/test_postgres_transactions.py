@@ -242,3 +242,20 @@ def test_memory_of_a_large_transaction(postgres18: Database, kafka: str, prefix:
             peaks.append(memory_peak_mb(running.process.pid))
     assert peaks[1] - peaks[0] < 100, peaks  # the rows alone are 55 MB as the server sends them, 180 MB as events
     assert peaks[1] < 300, peaks
+
+
+def test_a_large_transaction_with_savepoints_that_is_rolled_back(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """PostgreSQL 18 tells of its savepoints as of streamed ones, for which nobody has asked."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    postgres18.execute(
+        f"ALTER DATABASE {postgres18.name} SET logical_decoding_work_mem = '64kB'",
+        "BEGIN; INSERT INTO t VALUES (0); SAVEPOINT s; INSERT INTO t VALUES (1); RELEASE s;"
+        " INSERT INTO t SELECT generate_series(2, 2000); ROLLBACK",
+        "INSERT INTO t VALUES (-1)",
+    )
+    connector.catch_up()
+    assert [e["after"]["id"] for e in connector.events("public.t")] == [-1]

@@ -51,6 +51,7 @@ MESSAGES: list[Message] = [
     LogicalMessage(False, 2**62, "", b""),
     Skipped("O"),
     Skipped("Y"),
+    Skipped("A"),
 ]
 
 

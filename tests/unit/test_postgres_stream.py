@@ -101,6 +101,7 @@ def test_a_row_that_is_too_long_to_be_sent(code: str, reason: str) -> None:
         assert "longer as text" in said.message
         assert "octet_length" in str(said.hint)
     assert "--after-gap" in str(following.hint)
+    assert ("newest minor release" in str(following.hint)) is (code == "XX000")
 
 
 @pytest.mark.parametrize("code", ["22P05", "22021"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg2
 import pytest
@@ -10,6 +11,7 @@ from psycopg2 import errors
 
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from connectors.postgres import session, settings
+from connectors.postgres.catalog import server
 from connectors.postgres.refused_logins import meaning
 from connectors.postgres.session import connect, endpoint, identifier, of_sqlstate, parameters, translate
 
@@ -253,6 +255,8 @@ def test_an_error_of_a_statement_goes_by_its_class(
         ("XX000", "cannot assign TransactionIds during recovery", False),  # cdc token writes a message
         ("25006", "cannot execute INSERT during recovery", False),
         ("55000", "Wiederherstellung läuft", True),  # lc_messages = de_DE
+        ("25006", "kann ALTER PUBLICATION nicht in einer Read-Only-Transaktion ausführen", False),  # behind a pooler
+        ("55000", "replication slots cannot be used on RO (Read Only) node", False),  # Aurora's
     ],
 )
 def test_what_a_standby_refuses_is_told_as_that(code: str, said: str, *, standby: bool) -> None:
@@ -344,3 +348,20 @@ def test_what_others_are_the_cause_of_is_waited_for_at_the_first_start_too(code:
     error = session.of_sqlstate(code, "x", "making triggers")
     assert isinstance(error, RetryableError)
     assert error.at_start
+
+
+@pytest.mark.parametrize(
+    ("role", "set_", "grant"),
+    [
+        (None, "ALTER SYSTEM SET wal_level", 'ALTER ROLE "U" REPLICATION'),
+        ("rds_replication", "rds.logical_replication", 'GRANT rds_replication TO "U"'),
+        ("cloudsqlsuperuser", "cloudsql.logical_decoding", 'ALTER ROLE "U" REPLICATION'),
+        ("alloydbsuperuser", "alloydb.logical_decoding", 'ALTER ROLE "U" REPLICATION'),
+        ("azure_pg_admin", "server parameter wal_level", 'ALTER ROLE "U" REPLICATION'),
+    ],
+)
+def test_hints_are_what_a_managed_service_takes(role: str | None, set_: str, grant: str) -> None:
+    catalog = Mock(rows=Mock(return_value=[("d", 180000, "18.1", "replica", False, "U", False, role)]))
+    level, right = server.refusals(server.look(catalog), "h:5432/d")
+    assert set_ in str(level.hint)
+    assert right.hint == grant

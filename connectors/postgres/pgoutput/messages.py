@@ -117,7 +117,7 @@ class LogicalMessage(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Is an origin or type message: nothing depends on them."""
+    """Is a message that nothing depends on: of an origin, of a type, or of what was rolled back."""
 
     tag: str
 
@@ -268,6 +268,11 @@ def _type(message: bytes) -> tuple[Skipped, int]:
     return Skipped("Y"), at
 
 
+def _stream_abort(_message: bytes) -> tuple[Skipped, int]:
+    """PostgreSQL 18 says it, unasked, of savepoints in a large transaction that was rolled back: no row was sent."""
+    return Skipped("A"), 1 + 2 * _INT32.size
+
+
 _READERS: Final = {
     ord("I"): _insert,
     ord("U"): _update,
@@ -279,4 +284,5 @@ _READERS: Final = {
     ord("M"): _message,
     ord("O"): _origin,
     ord("Y"): _type,
+    ord("A"): _stream_abort,
 }

@@ -392,7 +392,8 @@ def _unreadable(error: CdcError, result: pq.abc.PGresult) -> CdcError:
     return UnreadableError(
         said,
         hint="it is tried again, and the server's log says more. If it comes each time, log or catalog are damaged "
-        f"there, or it is a fault of the server's version{shorter}: {CLOSE_THE_GAP}",
+        "there, or it is a fault of the server's version, which an update to its newest minor release may remove"
+        f"{shorter}: {CLOSE_THE_GAP}",
     )
 
 
