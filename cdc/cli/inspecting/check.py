@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import click
@@ -91,7 +92,8 @@ class _Place:
             folder = path.absolute().parent
             if not os.access(folder, os.W_OK):
                 why = "this user may not write there" if folder.is_dir() else "its folder is not there"
-                return [Finding(Level.ERROR, "sink", f"file {path} cannot be written: {why}", f"ls -ld {folder}")]
+                what = f"file {path} cannot be written: {why}"
+                return [Finding(Level.ERROR, "sink", what, f"ls -ld {quote(str(folder))}")]
             if not path.exists():
                 sink.check(tables)
                 return [Finding(Level.OK, "sink", f"file {path} will be made at the start")]
