@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import IO, Final
 
 from cdc.files.position_file import Contents, PositionFile
@@ -139,10 +140,10 @@ class JsonlSink(TopiclessSink):
             position.close()
 
     def _unwritable(self, exc: OSError) -> OperatorError:
-        folder = self._path.absolute().parent
+        quoted_folder = quote(str(self._path.absolute().parent))
         return OperatorError(
             f"file {self._path} cannot be written: {exc.strerror or type(exc).__name__}",
-            hint=f"this user must be able to write there: ls -ld {folder}; df -h {folder}",
+            hint=f"this user must be able to write there: ls -ld {quoted_folder}; df -h {quoted_folder}",
         )
 
 

@@ -152,3 +152,22 @@ def test_the_lock_names_no_host_and_pins_everything() -> None:
     assert pins
     assert all("==" in line for line in pins)
     assert lock.count("--hash=sha256:") >= len(pins)
+
+
+def test_an_environment_without_pip_is_completed(tmp_path: Path) -> None:
+    """Debian's Python leaves one behind where python3-venv is not installed; so does Ctrl-C while it is made."""
+    (tmp_path / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    for name in ("requirements.lock", "pyproject.toml", "has-no-pip"):
+        (tmp_path / name).touch()
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    made = tmp_path / ".venv/bin/python"
+    made.write_text("#!/bin/sh\nexec test ! -e has-no-pip\n")
+    system = tmp_path / "python3"
+    system.write_text('#!/bin/sh\ncase "$*" in "-m venv .venv") rm has-no-pip ;; esac\n')
+    for script in (made, system):
+        script.chmod(0o755)
+    done = subprocess.run(
+        ["make", "PYTHON=./python3", "install"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / ".venv/.installed").exists()

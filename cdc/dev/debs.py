@@ -25,6 +25,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from cdc.dev.jars import cache_folder, locked
@@ -97,7 +98,7 @@ class Unpacked:
         path = self.root / program
         if not loaders or not path.exists():
             msg = f"{self.root} has no {program} that could be run"
-            raise OperatorError(msg, hint=f"rm -r {self.root}  # it is fetched again")
+            raise OperatorError(msg, hint=f"rm -r {quote(str(self.root))}  # it is fetched again")
         search = ":".join(str(folder) for folder in libraries)
         return (str(loaders[0]), "--argv0", str(path), "--library-path", search, str(path))
 
@@ -190,7 +191,7 @@ def _unpack(packages: list[Path], target: Path) -> None:
             done = subprocess.run(["dpkg-deb", "--extract", path, target], capture_output=True, text=True, check=False)
             if done.returncode:
                 msg = f"{path.name} could not be unpacked below {cache_folder()}: {done.stderr.strip()}"
-                raise OperatorError(msg, hint=f"df -h {cache_folder()}")
+                raise OperatorError(msg, hint=f"df -h {quote(str(cache_folder()))}")
         with path.open("rb") as file:
             listed.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
     (target / "packages.txt").write_text("".join(listed))

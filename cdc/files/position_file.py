@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Final, Self
 from weakref import WeakValueDictionary
 
@@ -169,7 +170,8 @@ _OPEN: Final[WeakValueDictionary[Path, PositionFile]] = WeakValueDictionary()
 
 
 def _unwritable(path: Path, exc: OSError) -> OperatorError:
+    quoted_folder = quote(str(path.parent))
     return OperatorError(
         f"position file {path} cannot be read or written: {exc.strerror or type(exc).__name__}",
-        hint=f"this user must be able to write there: ls -ld {path.parent}; df -h {path.parent}",
+        hint=f"this user must be able to write there: ls -ld {quoted_folder}; df -h {quoted_folder}",
     )

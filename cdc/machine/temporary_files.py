@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
@@ -47,12 +48,12 @@ def no_room(what: str, exc: Exception) -> CdcError:
     if passing:
         return RetryableError(
             f"{what} does not fit into {folder}: {reason}",
-            hint=f"make room there: df -h {folder}; or start it with TMPDIR set to a folder that has room",
+            hint=f"make room there: df -h {quote(str(folder))}; or start it with TMPDIR set to a folder that has room",
         )
     return OperatorError(
         f"{what} cannot be kept in {folder}: {reason}",
-        hint=f"the connector's user must be able to write there: ls -ld {folder}; or start it with TMPDIR set to a "
-        "folder that it may write to",
+        hint=f"the connector's user must be able to write there: ls -ld {quote(str(folder))}; or start it "
+        "with TMPDIR set to a folder that it may write to",
     )
 
 

@@ -99,10 +99,6 @@ class Figures(Collector):
         """Set all values of a metric; those it had before are gone."""
         self._values[name] = dict(values)
 
-    def one_of(self, name: str, now: str, every: Iterable[str]) -> None:
-        """Set the value of the state `now` to 1, and that of `every` other one to 0."""
-        self.replace(name, {(state,): float(state == now) for state in every})
-
     def ask(self, name: str, values: Callable[[], Values]) -> None:
         """Have `values` called at each scrape. It must not wait, and is called on another thread."""
         self._asked[name] = values

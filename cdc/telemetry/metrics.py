@@ -166,10 +166,3 @@ VERIFIED: Final = (
 )  # fmt: skip
 
 EVERY: Final = tuple({metric.name: metric for metric in (*CONNECTOR, *APPLY, *FLEET, *SEEN, *VERIFIED)}.values())
-
-
-def series_of(metric: Metric) -> tuple[str, ...]:
-    """Return the names that its samples have."""
-    if metric.kind == "histogram":
-        return tuple(f"{metric.name}_{part}" for part in ("bucket", "sum", "count"))
-    return (metric.name,)

@@ -1,20 +1,27 @@
-"""Asks brokers as kafka-python's admin client does, and waits where a quota has it pause.
+"""Asks brokers as kafka-python's admin client does; waits where a quota has it pause, and says who is out of reach.
 
 A broker whose quota is used up says so in its answer, and for how long. Until then kafka-python sends nothing more
 there: it refuses each request at once, as if the broker were away.
+
+The address in a file is only the first that is asked: a broker there names the addresses that requests go to.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from kafka import KafkaAdminClient
-from kafka.errors import NodeNotReadyError
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError
+
+from cdc.model.errors import RetryableError
 
 _WAITED_S: Final = 60.0
 _LOOK_S: Final = 0.1
+_REACHED_S: Final = 3.0
+_UNREACHED: Final = (NodeNotReadyError, KafkaConnectionError, KafkaTimeoutError)
 
 
 class PatientAdmin:
@@ -36,14 +43,33 @@ class PatientAdmin:
         while True:
             try:
                 return ask()
-            except NodeNotReadyError:
-                if not self._is_paused() or time.monotonic() > until_s:
+            except _UNREACHED as exc:
+                waits = isinstance(exc, NodeNotReadyError) and self._is_paused()
+                if not waits or time.monotonic() > until_s:
+                    self.require_reach(exc)
                     raise
                 time.sleep(_LOOK_S)
 
     def brokers(self) -> list[int]:
         """Return the numbers of the brokers: `describe_cluster` ends as a KeyError at those before Kafka 3.7."""
         return sorted(broker.node_id for broker in self._admin._manager.cluster.brokers())  # noqa: SLF001 - no public way
+
+    def require_reach(self, cause: Exception) -> None:
+        """Raise RetryableError if the cluster names another address than the file, and nobody is found there."""
+        for broker in self._admin._manager.cluster.brokers():  # noqa: SLF001 - no public way
+            at = f"{broker.host}:{broker.port}"
+            if at in self._admin.config["bootstrap_servers"]:
+                continue
+            try:
+                socket.create_connection((broker.host, broker.port), timeout=_REACHED_S).close()
+            except OSError as exc:
+                first = ",".join(self._admin.config["bootstrap_servers"])
+                raise RetryableError(
+                    f"Kafka at {first} answers, and sends clients on to {at}, which cannot be reached from here: "
+                    f"{exc.strerror or exc}",
+                    hint="is that broker up? If it is: advertised.listeners is the address that it tells its clients, "
+                    "which this machine must reach. One in a container needs another listener for those outside",
+                ) from cause
 
     def _is_paused(self) -> bool:
         return any(connection.paused for connection in [*self._admin._manager._conns.values()])  # noqa: SLF001 - no public way

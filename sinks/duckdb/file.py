@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 import duckdb
@@ -53,7 +54,7 @@ class DuckdbFile:
 
         Raises RetryableError if another process has it, OperatorError if it cannot be used.
         """
-        self.path = path
+        self.path, self._quoted_folder = path, quote(str(path.parent))
         settings: dict[str, str | bool | int | float | list[str]] = {**_SETTINGS, "temp_directory": f"{path}.tmp"}
         self._connection = duckdb.connect(":memory:", config=settings)
         try:
@@ -79,23 +80,23 @@ class DuckdbFile:
             what = _of_the_system(exc) or type(exc).__name__
         return OperatorError(
             f"file {self.path} cannot be opened: {what}",
-            hint=f"another sink.path; this user must be able to write there: ls -ld {self.path.parent}; "
-            f"df -h {self.path.parent}",
+            hint=f"another sink.path; this user must be able to write there: ls -ld {self._quoted_folder}; "
+            f"df -h {self._quoted_folder}",
         )
 
     def failed(self, exc: duckdb.Error, table: str | None = None) -> OperatorError:
         """Return what it means that something could not be written; DuckDB's own words may have values in them."""
-        folder = self.path.parent
         said = _of_the_system(exc)
         if said is not None or isinstance(exc, duckdb.IOException | duckdb.FatalException):
             return OperatorError(
                 f"file {self.path} cannot be written: {said or type(exc).__name__}",
-                hint=f"nothing of this commit is in it; is there room? df -h {folder}; ls -ld {folder}",
+                hint=f"nothing of this commit is in it; is there room? df -h {self._quoted_folder}; "
+                f"ls -ld {self._quoted_folder}",
             )
         if isinstance(exc, duckdb.OutOfMemoryException):
             return OperatorError(
                 f"file {self.path}: DuckDB has not the memory for a commit",
-                hint=f"free memory; it also needs room beside the file: df -h {folder}",
+                hint=f"free memory; it also needs room beside the file: df -h {self._quoted_folder}",
             )
         of = f"table {table}: its rows" if table is not None else "a commit"
         return OperatorError(

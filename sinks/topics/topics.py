@@ -199,10 +199,7 @@ class Topics:
 
         It is a TopicError if all that are wrong are of tables.
         """
-        try:
-            existing = self._existing([w.name for w in wanted])
-        except DRIVER_ERRORS as exc:
-            raise translate(exc, self._servers, "reading topics") from exc
+        existing = self.existing([w.name for w in wanted])
         raise_of_topics(self._refusals(wanted, existing))
         return [w for w in wanted if w.name not in existing]
 

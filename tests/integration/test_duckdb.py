@@ -83,10 +83,13 @@ def test_types_names_and_commands(postgres18: Database, tmp_path: Path) -> None:
     assert copy.sql('FROM public."T ""x"') == [(2, "r")]
     assert copy.sql("FROM public.gone") == [(7,)]
     assert copy.sql("FROM public.opened") == [(2, "open", "v" * 3000)]
-    for words in (["status", "FILE"], ["tail", "FILE"], ["check", "FILE"], ["pause", "FILE"]):
+    for words in (["status", "FILE"], ["tail", "FILE"], ["pause", "FILE"]):
         done = copy.cdc(*words)
         assert done.returncode == 2
         assert "sink.type is duckdb: this connector has no topics" in done.stderr
+    done = copy.cdc("check", "FILE")
+    assert done.returncode == 0, done.stdout
+    assert "copy.duckdb is there, and is gone on with" in done.stdout
 
 
 def test_a_gap_says_how_to_begin_anew(postgres18: Database, tmp_path: Path) -> None:

@@ -115,10 +115,45 @@ def test_truncates_messages_and_other_commands(postgres18: Database, tmp_path: P
     told = [(event["op"], event["key"]) for event in lines.events()]
     want = [("r", {"id": 1}), ("c", {"id": 2}), ("m", {"prefix": "said"}), ("t", None), ("c", {"id": 3})]
     assert told == want
-    for words in (["status", "FILE"], ["tail", "FILE"], ["check", "FILE"], ["pause", "FILE"]):
+    for words in (["status", "FILE"], ["tail", "FILE"], ["pause", "FILE"]):
         done = lines.cdc(*words)
         assert done.returncode == 2
         assert "sink.type is jsonl: this connector has no topics" in done.stderr
+
+
+def test_what_it_needs_can_be_asked_for(postgres18: Database, tmp_path: Path) -> None:
+    """`cdc check` asks the database and looks at the file, as `cdc run` finds them; it makes nothing."""
+
+    def checked() -> tuple[int, str]:
+        done = lines.cdc("check", "FILE")
+        assert not done.stderr
+        return done.returncode, done.stdout
+
+    postgres18.execute("CREATE TABLE t (id int)")
+    lines = Lines(tmp_path, postgres18.url, ["public.t"])
+    code, said = checked()
+    assert code == 1
+    assert "table public.t has no primary key" in said
+    postgres18.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
+    code, said = checked()
+    assert code == 0, said
+    assert f"file {lines.out} will be made" in said
+    assert list(tmp_path.iterdir()) == [lines.file]
+    assert not postgres18.rows("SELECT FROM pg_replication_slots WHERE slot_name = 'cdc_lines'")
+    lines.out.write_text("somebody's\n")
+    assert f"file {lines.out} was there before" in checked()[1]
+    lines.out.unlink()
+    lines.catch_up()
+    code, said = checked()
+    assert code == 0, said
+    assert f"file {lines.out} is there, and is gone on with" in said
+    assert "the log can be followed from" in said
+    postgres18.execute("SELECT pg_drop_replication_slot('cdc_lines')")
+    code, said = checked()
+    assert code == 1
+    assert "slot missing: cdc_lines is gone" in said
+    lines = Lines(tmp_path, postgres18.url, ["public.t"], path=str(tmp_path / "no" / "changes.jsonl"))
+    assert "changes.jsonl cannot be written: its folder is not there" in checked()[1]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from cdc.telemetry import dashboard, metrics
 
 HOME = Path(__file__).parents[2]
 PROMETHEUS, GRAFANA = HOME / "deploy" / "prometheus", HOME / "deploy" / "grafana" / "cdc.json"
-KNOWN = {name: metric for metric in metrics.EVERY for name in metrics.series_of(metric)}
+PARTS = {"histogram": ("_bucket", "_sum", "_count")}
+KNOWN = {metric.name + part: metric for metric in metrics.EVERY for part in PARTS.get(metric.kind, ("",))}
 
 
 def _rules(file: str) -> list[dict[str, Any]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import socket
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.errors import NodeNotReadyError, for_code
+from kafka.errors import KafkaConnectionError, NodeNotReadyError, for_code
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError, TopicError
 from sinks.client import patient_admin
@@ -200,12 +202,37 @@ def test_settings_that_are_not_there_for_a_moment(allowed: tuple[str, ...]) -> N
         list(topics._refusals([wanted], {wanted.name: Existing(1, 1, frozenset(allowed), {})}))
 
 
+class Sent:
+    """A client that has asked the address it was given, and was sent on to another port."""
+
+    def __init__(self, port: int) -> None:
+        self.config = {"bootstrap_servers": ["127.0.0.1:7"]}
+        brokers = [SimpleNamespace(host="127.0.0.1", port=port)]
+        self._manager = SimpleNamespace(_conns={}, cluster=SimpleNamespace(brokers=lambda: brokers))
+
+    def list_topics(self) -> list[str]:
+        raise KafkaConnectionError
+
+
+def test_a_broker_that_sends_clients_out_of_reach_is_named() -> None:
+    """As one in a container does with those outside; the address in the file, which answers, was blamed."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as there, closing(socket.socket()) as gone:
+        gone.bind(("127.0.0.1", 0))  # and does not listen
+        for port in (there.getsockname()[1], 7):
+            with pytest.raises(KafkaConnectionError):
+                patient_admin.PatientAdmin(Sent(port)).list_topics()
+        nowhere = gone.getsockname()[1]
+        with pytest.raises(RetryableError, match=f"answers, and sends clients on to 127.0.0.1:{nowhere},"):
+            patient_admin.PatientAdmin(Sent(nowhere)).list_topics()
+
+
 class Paused:
     """A client that a broker has told to pause, and that refuses what it is asked meanwhile."""
 
     def __init__(self, refusals: int, *, paused: bool) -> None:
         self.left = refusals
-        self._manager = SimpleNamespace(_conns={1: SimpleNamespace(paused={"throttle"} if paused else set())})
+        conns = {1: SimpleNamespace(paused={"throttle"} if paused else set())}
+        self._manager = SimpleNamespace(_conns=conns, cluster=SimpleNamespace(brokers=list))
 
     def list_topics(self) -> list[str]:
         self.left -= 1

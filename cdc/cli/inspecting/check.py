@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import click
@@ -25,7 +27,8 @@ from cdc.capture.starting.left_out import (
 )
 from cdc.cli.terminal import JSON_OPTION, LINE, painted, written_out
 from cdc.config import registry
-from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.config import ConnectorConfig
+from cdc.config.file_connector import load_any
 from cdc.config.findings import Checked, Finding, Level, as_left_out, as_left_out_for_its_topic, probed, refused
 from cdc.config.table_patterns import named
 from cdc.encode.schema_versions import SchemaVersions
@@ -45,11 +48,11 @@ from cdc.rules.routes import Routes
 @click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
 @JSON_OPTION
 def check(file: Path, *, as_json: bool) -> int:
-    """Ask database and Kafka for all that a run needs; say what is wrong, and what helps.
+    """Ask database and Kafka (or a file in its place) for all that a run needs; say what is wrong, and what helps.
 
     Exit code 0 if a run can start, 1 if something would stop it.
     """
-    config = load_connector(file)
+    config = load_any(file)
     named_here = {CONNECTOR: file}
     findings = [replace(of, fix=of.fix and pasteable(of.fix, named_here)) for of in _findings(config)]
     failed = any(finding.level is Level.ERROR for finding in findings)
@@ -67,13 +70,53 @@ _AGAIN: Final = 3
 """A connector at work may commit and acknowledge between the look at its position and the look at the source."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Asks where events go: Kafka, or a file."""
+
+    position: Callable[[], State | None]
+    described: Callable[..., list[bytes]]
+    topic: Callable[[Table], str]
+    look: Callable[..., list[Finding]]
+
+    @classmethod
+    def of(cls, config: ConnectorConfig) -> _Place:
+        into = config.into
+        if into is None:
+            asked = ("position", "described", "topic_of", "check")
+            of = {what: partial(registry.part(f"sinks.check:{what}"), config.sink, config.name) for what in asked}
+            return cls(of["position"], of["described"], of["topic_of"](), of["check"])
+        path, sink = Path(into.path), registry.file_sink(into, config.name)
+
+        def look(tables: Sequence[Table], *, state: State | None, **_: object) -> list[Finding]:
+            folder = path.absolute().parent
+            if not os.access(folder, os.W_OK):
+                why = "this user may not write there" if folder.is_dir() else "its folder is not there"
+                what = f"file {path} cannot be written: {why}"
+                return [Finding(Level.ERROR, "sink", what, f"ls -ld {quote(str(folder))}")]
+            if not path.exists():
+                sink.check(tables)
+                return [Finding(Level.OK, "sink", f"file {path} will be made at the start")]
+            if into.type == "jsonl" and state is None and path.stat().st_size:
+                return [Finding(Level.ERROR, "sink", f"file {path} was there before", "another sink.path")]
+            return [Finding(Level.OK, "sink", f"file {path} is there, and is gone on with")]
+
+        return cls(
+            lambda: registry.file_sink(into, config.name).peek(),
+            lambda **_: list(sink.schemas()),
+            sink.topic,
+            look,
+        )
+
+
 def _findings(config: ConnectorConfig) -> list[Finding]:
     state: State | None = None
     known, findings = True, list[Finding]()
-    position = registry.part("sinks.check:position")
+    place = _Place.of(config)
     look_at_source = registry.check(config)
     try:
-        state = position(config.sink, config.name)
+        state = place.position()
+        known = config.into is None or state is not None or not Path(config.into.path).exists()
     except CdcError as exc:
         known = False
         findings.append(refused("position", exc))
@@ -83,7 +126,7 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         if not any(of.level is Level.ERROR and of.about == "position" for of in checked.findings):
             break
         with suppress(CdcError):
-            now: State | None = position(config.sink, config.name)
+            now = place.position()
             if now is not None and now != state:
                 state, checked = now, look_at_source(config, now, known=True)
     findings = [*(_needed(config, finding) for finding in checked.findings), *findings]
@@ -92,13 +135,12 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         beside = {of.about.removeprefix("table ") for of in checked.findings if of.level is not Level.OK}
         wrong = rules.refusals(checked.tables, first=state is None, beside=beside)
         findings += [refused("rules", error) for error in wrong]
-        findings += probed("rules", partial(_by_what_was_said, config, rules, checked.tables))
+        findings += probed("rules", partial(_by_what_was_said, config, place, rules, checked.tables))
         told = dict.fromkeys(beside)
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables, told)]
         formats = Formats.of_sink(config.sink)
-        topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
         shown = checked.tables if wrong else rules.shown(checked.tables)
-        findings += [refused("format", error) for error in formats.refusals(shown, topic, first=state is None)]
+        findings += [refused("format", error) for error in formats.refusals(shown, place.topic, first=state is None)]
         routes = Routes.of_sink(config.sink, formats.text)
         findings += [refused("route", error) for error in routes.refusals(checked.tables, first=state is None)]
     if state is not None:
@@ -109,12 +151,12 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
             findings = [of for of in findings if of.level is not Level.ERROR or of.about != "position"]
         findings += elsewhere
     tables = checked.tables or tuple(_named(config))
-    look = registry.part("sinks.check:check")
-    findings += probed("registry", partial(_by_registry, config, checked))
-    findings += probed("kafka", lambda: look(config.sink, config.name, tables, state=state, identity=checked.identity))
+    if config.into is None:
+        findings += probed("registry", partial(_by_registry, config, place, checked))
+    findings += probed("kafka", partial(place.look, tables, state=state, identity=checked.identity))
     captured = {*state.tables} if state is not None else set[str]()
     if known:
-        findings = _as_a_run_takes_them(config, findings, checked.tables, captured)
+        findings = _as_a_run_takes_them(config, place, findings, checked.tables, captured)
     return list({_told(finding): finding for finding in findings}.values())
 
 
@@ -126,18 +168,19 @@ def _needed(config: ConnectorConfig, finding: Finding) -> Finding:
     return refused(finding.about, finding.error)
 
 
-def _by_what_was_said(config: ConnectorConfig, rules: CaptureRules, tables: Sequence[Table]) -> Iterator[Finding]:
+def _by_what_was_said(
+    config: ConnectorConfig, place: _Place, rules: CaptureRules, tables: Sequence[Table]
+) -> Iterator[Finding]:
     """Compare the rules with what was said of the tables: a column may have another name since."""
     if not rules:
         return
-    said = registry.part("sinks.check:described")(config.sink, config.name)
     versions = SchemaVersions(
-        said, connector=config.name, source="", prefix=config.sink.prefix, database="", rules=rules
+        place.described(), connector=config.name, source="", prefix=config.sink.prefix, database="", rules=rules
     )
     yield from (refused("rules", error) for error in versions.refusals(tables))
 
 
-def _by_registry(config: ConnectorConfig, checked: Checked) -> Iterator[Finding]:
+def _by_registry(config: ConnectorConfig, place: _Place, checked: Checked) -> Iterator[Finding]:
     """Ask a schema registry, if there is one, and whether it would take the tables' schemas; it learns none."""
     yield from registry.part("sinks.client.schema_registry:check")(config.sink)
     wires = wires_of(config.sink, learns=False)
@@ -146,11 +189,9 @@ def _by_registry(config: ConnectorConfig, checked: Checked) -> Iterator[Finding]
     rules = CaptureRules.of_source(config.source)
     with closing(registry.source(config)()) as source:
         wires.begin(source.name, source.database or checked.identity.get("database", ""), places_of(source))
-    topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
-    described = registry.part("sinks.check:described")(config.sink, config.name)
-    for table, shown, numbers, changed in as_published(described, checked.tables, rules, config.source.outbox):
+    for table, shown, numbers, changed in as_published(place.described(), checked.tables, rules, config.source.outbox):
         try:
-            wires.of(shown, topic(table), numbers)
+            wires.of(shown, place.topic(table), numbers)
         except OperatorError as exc:
             found = refused("registry", exc)
             if changed:
@@ -160,10 +201,14 @@ def _by_registry(config: ConnectorConfig, checked: Checked) -> Iterator[Finding]
 
 
 def _as_a_run_takes_them(
-    config: ConnectorConfig, findings: Sequence[Finding], tables: Sequence[Table], captured: set[str]
+    config: ConnectorConfig,
+    place: _Place,
+    findings: Sequence[Finding],
+    tables: Sequence[Table],
+    captured: set[str],
 ) -> list[Finding]:
     """Make warnings of the errors of tables that `cdc run` begins without."""
-    topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
+    topic = place.topic
 
     def by_pattern(table: str) -> bool:
         return not config.names(table)
@@ -174,8 +219,7 @@ def _as_a_run_takes_them(
     aside = {why.topic for why in goes_on_without(tables, topic, wrong, needed).values()} if wrong else ()
     could = could_begin_without(tables, by_pattern, ())
     if could & captured and any(of.level is Level.ERROR for of in findings):
-        said = registry.part("sinks.check:described")(config.sink, config.name, by_others=False)
-        could -= {*published_before(list(captured), said)}
+        could -= {*published_before(list(captured), place.described(by_others=False))}
     else:
         could -= captured
     found, left = list[Finding](), frozenset[str]()

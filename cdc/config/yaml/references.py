@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -72,7 +73,9 @@ def _secret_file(path: Path) -> str:
             reason = "no file has such a name"
         raise ConfigError(
             f"${{file:{path}}} cannot be read: {reason}",
-            hint=f"ls -l {path}" if path.is_absolute() else f"it is looked for in {Path.cwd()}: write its whole path",
+            hint=f"ls -l {shlex.quote(str(path))}"
+            if path.is_absolute()
+            else f"it is looked for in {Path.cwd()}: write its whole path",
         ) from exc
     if not held:
         raise ConfigError(f"${{file:{path}}} is empty", hint="write the secret into it, and start again")

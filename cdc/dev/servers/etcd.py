@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import Final
 
@@ -59,7 +60,7 @@ def _program(settings: Settings) -> tuple[str, ...]:
     said = _version(argv)
     if said is None:
         msg = f"Debian's {package.name} ({package.suite}) does not run here: {argv[-1]}"
-        raise OperatorError(msg, hint=f"rm -r {fetched.root}  # it is fetched again")
+        raise OperatorError(msg, hint=f"rm -r {quote(str(fetched.root))}  # it is fetched again")
     settings.keep("program_from", "Debian")
     settings.keep("program", f"{said}, Debian's {package.suite}")
     return argv

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from cdc.dev import debs
@@ -105,7 +106,7 @@ def find(kind: Kind, settings: Settings) -> Program:
     said = _version(kind, argv)
     if said is None:
         msg = f"Debian's {kind.package.name} ({kind.package.suite}) does not run here: {argv[-1]}"
-        raise OperatorError(msg, hint=f"rm -r {fetched.root}  # it is fetched again")
+        raise OperatorError(msg, hint=f"rm -r {quote(str(fetched.root))}  # it is fetched again")
     settings.keep("program_from", "Debian")
     settings.keep("program", f"{said}, Debian's {kind.package.suite}")
     return Program(argv, Path(argv[-1]), fetched.root / "usr", outside=True)

@@ -22,6 +22,7 @@ import threading
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import TYPE_CHECKING, NoReturn
 
 from cdc.dev.servers import launch
@@ -93,7 +94,7 @@ class Server:
         url = Settings(self._folder).get("url")
         if url is None:
             msg = f"{self.name} has never been started in {self._folder}"
-            raise OperatorError(msg, hint=f"cdc dev up {self.name} --dir {self._folder.parent}")
+            raise OperatorError(msg, hint=f"cdc dev up {self.name} --dir {quote(str(self._folder.parent))}")
         return url
 
     @property
@@ -206,7 +207,7 @@ class Server:
         lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
         shown = "\n".join(f"  | {line}" for line in lines)
         msg = f"{self.name} {what}; the end of {self.log}:\n{shown}"
-        raise OperatorError(msg, hint=f"less {self.log}")
+        raise OperatorError(msg, hint=f"less {quote(str(self.log))}")
 
     def _gone_within(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s

@@ -301,22 +301,6 @@ class MariadbGtid(NamedTuple):
         """Tell whether one event follows and no COMMIT: DDL."""
         return bool(self.flags & 1)
 
-    @property
-    def transactional(self) -> bool:
-        return bool(self.flags & 4)
-
-    @property
-    def ddl(self) -> bool:
-        return bool(self.flags & 32)
-
-    @property
-    def xa_prepared(self) -> bool:
-        return bool(self.flags & 64)
-
-    @property
-    def xa_completed(self) -> bool:
-        return bool(self.flags & 128)
-
 
 class MariadbGtidList(NamedTuple):
     """Holds the last GTID of each domain and server before this file began: domain, server, sequence."""

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from shlex import quote
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -131,7 +132,7 @@ def refuse_file(session: Session) -> Iterator[OperatorError]:
         yield OperatorError(
             f"SQLite file {session.path} is in journal mode {mode.decode()}: the application and the connector would "
             "lock each other out",
-            hint=f"sqlite3 {session.path} 'PRAGMA journal_mode = WAL'",
+            hint=f"sqlite3 {quote(str(session.path))} 'PRAGMA journal_mode = WAL'",
         )
     ((encoding,),) = session.rows("reading the encoding", "PRAGMA encoding")
     if encoding != b"UTF-8":

@@ -18,6 +18,7 @@ from cdc.rules.routes import Routes
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.client.options import python_client
+from sinks.client.patient_admin import PatientAdmin
 from sinks.topics.names import log_topic, table_topic
 from sinks.topics.topics import identity
 
@@ -64,7 +65,7 @@ class Follower:
         refuse_untrusted(self._servers, config.options)
         client = python_client(config.bootstrap_servers, config.options)
         try:
-            self._admin = KafkaAdminClient(**client, client_id="cdc-tail", request_timeout_ms=15_000)
+            self._admin = PatientAdmin(KafkaAdminClient(**client, client_id="cdc-tail", request_timeout_ms=15_000))
             self._consumer = KafkaConsumer(
                 **client,
                 client_id="cdc-tail",
@@ -117,6 +118,7 @@ class Follower:
         try:
             self._take_up(first=first)
         except DRIVER_ERRORS as exc:
+            self._admin.require_reach(exc)
             raise translate(exc, self._servers, "looking for topics") from exc
         return bool(self._assigned)
 

@@ -84,7 +84,11 @@ def unreachable(source: ApplySource, exc: KafkaException) -> UnansweredError:
     if error is not None and error.code() in _NO_LEADER:
         return leaderless(f"Kafka at {source.bootstrap_servers}: a partition has no leader ({reason})")
     msg = f"Kafka at {source.bootstrap_servers} does not answer ({reason})"
-    return NoAnswerError(msg, hint="is the broker up, and source.bootstrap_servers right? cdc dev up starts one here")
+    hint = (
+        "is the broker up, and source.bootstrap_servers right? If both are, this machine must reach the addresses of "
+        "its advertised.listeners, too. cdc dev up kafka starts one here"
+    )
+    return NoAnswerError(msg, hint=hint)
 
 
 def leaderless(message: str) -> NoAnswerError:

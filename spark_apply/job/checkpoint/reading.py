@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final, Protocol
 
 from py4j.protocol import Py4JJavaError
@@ -67,7 +68,8 @@ def _readable(place: str) -> Iterator[None]:
         yield
     except OSError as exc:
         raise OperatorError(
-            f"checkpoint {place}: cannot be read: {exc.strerror}", hint=f"may this user read it? ls -ld {place}"
+            f"checkpoint {place}: cannot be read: {exc.strerror}",
+            hint=f"may this user read it? ls -ld {quote(str(place))}",
         ) from exc
 
 
