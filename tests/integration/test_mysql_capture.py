@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from connectors.mysql import session
+from connectors.mysql.catalog.catalog import Catalog
 from tests.conftest import MySQLDatabase
 from tests.integration.mysql_work import connector_of, filled, same, writing
 from tests.integration.running import Running, eventually, standing, unbroken
@@ -72,3 +74,15 @@ def test_days_that_there_are_not_in_a_key(mysql: MySQLDatabase, kafka: str, pref
     connector.catch_up()
     last = {record.raw_key: record.value for record in connector.records(f"{mysql.name}.t")}
     assert [event and event["after"]["v"] for event in last.values()] == [2] * len(days)
+
+
+def test_a_look_opens_no_tables_but_those_that_are_wanted(mysql_database: MySQLDatabase) -> None:
+    """Of a server with tens of thousands of tables, a look that opens each takes minutes, and the server's memory."""
+    others = [f"{mysql_database.name}.other_{n}" for n in range(30)]
+    mysql_database.execute(*(f"CREATE TABLE {name} (id INT PRIMARY KEY)" for name in ("t", *others)), "FLUSH TABLES")
+    with closing(session.connect(session.address(f"{mysql_database.url}?ssl_mode=disabled"))) as connection:
+        look = Catalog(connection)
+        (captured,) = look.captured([f"{mysql_database.name}.t"])
+        ((_, opened),) = session.texts(connection, "looking", "SHOW SESSION STATUS LIKE 'Opened_tables'")
+    assert captured.table.key == ("id",)
+    assert int(opened) < len(others)

@@ -88,6 +88,8 @@ def test_a_key_that_is_dropped_once_the_look_has_begun(
     lists = iter(["0", lately, "0"])
 
     def texts(_connection: object, _what: str, statement: str, *_: object) -> list[list[str]]:
+        if statement == catalog._NAMES:
+            return [["d", "t"]]
         if "information_schema.TABLES" in statement:
             return [[*_row("InnoDB")[:-1], next(lists)]]
         return next(keys) if "information_schema.STATISTICS" in statement else [["0"]]

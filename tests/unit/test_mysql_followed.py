@@ -144,7 +144,7 @@ def test_after_a_grant_what_may_be_read_is_compared() -> None:
     table(of, told(ID, NOTE))
     shown: dict[tuple[str, str], set[str]] = {NAME: {"id", "note"}}
     here: list[Captured] = [captured(ID, NOTE)]
-    catalog: Any = SimpleNamespace(columns_shown=lambda: shown, find=lambda *_: here[0] if here else None)
+    catalog: Any = SimpleNamespace(columns_shown=lambda _: shown, find=lambda *_: here[0] if here else None)
     assert list(of.of_statement(Granted(), AT, lambda: catalog)) == []
     shown[NAME], here[0] = {"id"}, captured(ID)
     (read,) = of.of_statement(Granted(), AT, lambda: catalog)

@@ -129,7 +129,7 @@ def test_a_table_is_left_out_that_the_file_names_in_other_letters(monkeypatch: p
     """A run leaves it out by the name that the server has for it."""
     found = [Found("shop", name, "BASE TABLE", "InnoDB", 1, True, "", False, False) for name in ("orders", "t")]
     monkeypatch.setattr(Catalog, "folds", True)
-    monkeypatch.setattr(Catalog, "_tables", lambda *_: found)
+    monkeypatch.setattr(Catalog, "_named_by", lambda *_: found)
     no_connection: Any = None
     assert Catalog(no_connection).brought(("Shop.Orders", "shop.t", "!shop.orders")) == ["shop.t"]
     matched = Catalog(no_connection)._matched(("Shop.Orders", "shop.t", "!shop.orders"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final
 
 from cdc.config.findings import Finding
-from cdc.config.table_patterns import is_pattern
+from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import ChangedError, LeftOutError, OperatorError, raise_first
 from cdc.model.table_schema import Description
@@ -38,14 +38,14 @@ SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.TABLE_TYPE, COALESCE(t.ENGINE, ''), COALE
        COALESCE(e.TRANSACTIONS, 'NO'), COALESCE(t.CREATE_TIME, ''), COALESCE(t.CREATE_OPTIONS, ''),
        COALESCE(t.CREATE_TIME > NOW() - INTERVAL {_LATELY_S} SECOND, 0)
 FROM information_schema.TABLES t LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE
-WHERE LEFT(COALESCE(t.TABLE_COMMENT, ''), 25) <> 'cdc: changes of connector'
+WHERE t.TABLE_SCHEMA = %s AND LEFT(COALESCE(t.TABLE_COMMENT, ''), 25) <> 'cdc: changes of connector'
 """  # noqa: S608 - a number of ours
 _COLUMNS: Final = """
 SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE, EXTRA, COLUMN_DEFAULT, GENERATION_EXPRESSION,
        COLLATION_NAME
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
 """
-_ALL_COLUMNS: Final = "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS"
+_ALL_COLUMNS: Final = "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s"
 _KEY: Final = """
 SELECT COLUMN_NAME FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX
@@ -54,7 +54,11 @@ _UNIQUE: Final = """
 SELECT INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0
 """
-_OF_NAME: Final = "AND t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s"
+_NAMES: Final = f"SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA NOT IN {_SYSTEM}"  # noqa: S608
+"""Of which the servers tell without opening a table: of all else they open each, which takes minutes of many."""
+_OF_NAME: Final = "AND t.TABLE_NAME = %s"
+_FEW: Final = 4
+"""Tables are asked for one by one where their database has more than so many times as many."""
 _OPENED_S: Final = 3.0
 """How long a table may be without an engine: while DDL is at it, MariaDB's catalog says nothing of it but its name."""
 _PAUSE_S: Final = 0.1
@@ -134,16 +138,16 @@ class Catalog:
         while True:
             left: list[tuple[captured_tables.Qualified, OperatorError]] = []
             captured = list(self._captured(patterns, keys, lambda *of, left=left: left.append(of)))
-            if not left or time.monotonic() > until_s or not self._any_lately({found.qualified for found, _ in left}):
+            if not left or time.monotonic() > until_s or not self._any_lately([found.qualified for found, _ in left]):
                 break
             time.sleep(_SETTLE_S)  # a key is often dropped and made again by two statements
         for found, exc in left:
             leave(found, exc)
         return tuple(captured)
 
-    def _any_lately(self, names: Container[str]) -> bool:
+    def _any_lately(self, names: Sequence[str]) -> bool:
         """Tell whether one of these tables was made a few seconds ago, if only since the look at it has begun."""
-        return any(found.lately for found in self._tables() if found.qualified in names)
+        return any(found.lately for found in self._named_by(names) if found.qualified in names)
 
     def _captured(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]], leave: captured_tables.Leave
@@ -176,16 +180,33 @@ class Catalog:
         return captured_tables.refusals(self._matched(patterns), judge)
 
     def _matched(self, patterns: Sequence[str]) -> Iterator[Found | captured_tables.Unmatched]:
-        everything = self._tables()
-
         def nothing(pattern: str) -> Found | captured_tables.Unmatched:
-            names = [found.qualified for found in everything]
+            names = [f"{schema}.{name}" for schema, name in self._names()]
             meant = [name for name in names if name not in patterns]
             hidden = None if is_pattern(pattern) else self._hidden(pattern, meant)
             return hidden or captured_tables.Unmatched(pattern, partial(_nothing_matches, pattern, names))
 
-        compared = partial(as_compared, folds=self.folds)
+        everything, compared = tuple(self._named_by(patterns)), partial(as_compared, folds=self.folds)
         return captured_tables.matched(patterns, everything, lambda found: found.type in _BASE, nothing, compared)
+
+    def _named_by(self, items: Iterable[str]) -> Iterator[Found]:
+        """Yield the tables that items of `tables` name, also those that others of them leave out."""
+        wanted = {as_compared(item, folds=self.folds) for item in items if not item.startswith(LEFT_OUT)}
+        patterns = [*filter(is_pattern, wanted)]
+        there: dict[str, int] = {}
+        named: dict[str, set[str]] = {}
+        for schema, name in self._names():
+            there[schema] = there.get(schema, 0) + 1
+            qualified = as_compared(f"{schema}.{name}", folds=self.folds)
+            if qualified in wanted or any(matches(pattern, qualified) for pattern in patterns):
+                named.setdefault(schema, set()).add(name)
+        for schema, names in named.items():
+            for of in sorted(names) if len(names) * _FEW < there[schema] else [None]:
+                yield from (found for found in self._tables(schema, of) if found.name in names)
+
+    def _names(self) -> list[list[str]]:
+        """Return the databases and names of all tables."""
+        return session.texts(self._connection, "reading the catalog", _NAMES)
 
     def _hidden(self, named: str, names: Sequence[str]) -> Found | None:
         """Return what is known of a table that this user may not read, which the catalog does not show; None: no table.
@@ -218,31 +239,21 @@ class Catalog:
         name = as_compared(found.qualified, folds=True)
         return next((key for of, key in keys.items() if as_compared(of, folds=True) == name), ())
 
-    def _tables(self, schema: str | None = None, name: str = "") -> list[Found]:
-        """Return all tables, or the one of a name: just as it is written, whatever the catalog takes for equal."""
-        more, parameters = (_OF_NAME, (schema, name)) if schema is not None else ("", ())
+    def _tables(self, schema: str, name: str | None) -> list[Found]:
+        """Return a database's tables, or the one of a name, as it is written, whatever the catalog takes for it."""
+        more, parameters = ("", (schema,)) if name is None else (_OF_NAME, (schema, name))
         until_s = time.monotonic() + _OPENED_S
         while True:
             rows = session.texts(self._connection, "reading the catalog", _TABLES + more, parameters)
             found = [
-                Found(
-                    schema_,
-                    name_,
-                    type_,
-                    engine,
-                    int(count),
-                    transactions == "YES",
-                    made_at,
-                    "partitioned" in options,
-                    lately == "1",
-                )
-                for schema_, name_, type_, engine, count, transactions, made_at, options, lately in rows
-                if schema_ not in _SYSTEM
+                Found(of, name_, type_, engine, int(count), acid == "YES", made, "partitioned" in options, new == "1")
+                for of, name_, type_, engine, count, acid, made, options, new in rows
+                if of not in _SYSTEM
             ]
             if all(one.engine for one in found if one.type in _BASE) or time.monotonic() > until_s:
                 break
             time.sleep(_PAUSE_S)  # the server could not open one of them, as happens in the midst of DDL
-        exact = [f for f in found if schema is None or (f.schema, f.name) == (schema, name)]
+        exact = [f for f in found if f.schema == schema and name in (None, f.name)]
         if exact or not found or not self.folds:
             return exact
         wanted = as_compared(f"{schema}.{name}", folds=True)
@@ -270,11 +281,12 @@ class Catalog:
                     return True
         return False
 
-    def columns_shown(self) -> dict[tuple[str, str], set[str]]:
-        """Return the columns that the user may read of each table."""
+    def columns_shown(self, tables: Iterable[Table]) -> dict[tuple[str, str], set[str]]:
+        """Return the columns that the user may read of these tables, and of all others of their databases."""
         found: dict[tuple[str, str], set[str]] = {}
-        for schema, table, column in session.texts(self._connection, "reading the catalog", _ALL_COLUMNS):
-            found.setdefault((schema, table), set()).add(column)
+        for of in sorted({table.schema for table in tables}):
+            for table, column in session.texts(self._connection, "reading the catalog", _ALL_COLUMNS, (of,)):
+                found.setdefault((of, table), set()).add(column)
         return found
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:

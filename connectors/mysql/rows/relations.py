@@ -326,7 +326,7 @@ class Followed:
 
     def _granted(self, at: BinlogPosition, catalog: Callable[[], Catalog]) -> Iterator[Change | Described]:
         """Compare the columns that may be read now with those that were published: there is no event of a grant."""
-        shown = {self._name(name): columns for name, columns in catalog().columns_shown().items()}
+        shown = {self._name(of): columns for of, columns in catalog().columns_shown(self._now.values()).items()}
         self._may_not.clear()
         for name, table in list(self._now.items()):
             if name not in shown and name in self._gone:
