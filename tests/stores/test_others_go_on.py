@@ -82,6 +82,27 @@ def test_a_lock_of_somebody_is_waited_for_only_so_long(postgres18: Database, mon
     server.close()
 
 
+def test_schemas_that_somebody_else_has_made_are_enough(postgres18: Database) -> None:
+    """The user may not make any in the database, as where rights are given one by one."""
+    column = (("id", Kind("int64")),)
+    version = Version("shop", "sales", "orders", "shop.sales.orders", 1, ("id",), column)
+    table = projected_table([version], ApplyTable(stores=("copy",)))
+    with user(postgres18) as url:
+        name = f"app_{postgres18.name}"
+        postgres18.execute(f"REVOKE CREATE ON DATABASE {postgres18.name} FROM {name}")
+        store = PostgresStore(Server(url, "stores.copy"), "shop")
+        for schema in ("cdc_apply", "sales"):
+            with pytest.raises(OperatorError, match=r"permission denied for database .* \(42501\)"):
+                store.open(table)
+            postgres18.execute(f"CREATE SCHEMA {schema}", f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {name}")
+        store.open(table)
+        store.fold([], {table.qualified: Visibility(Mark({}, None), EVERYTHING)})
+        store.beside(table)
+        store.swap(table, Due("rebuilt", {}))
+        store.close()
+    assert postgres18.rows("SELECT nspname FROM pg_namespace WHERE nspname ~ '^(cdc_apply|sales)$' ORDER BY 1")
+
+
 def test_what_keeps_a_column_from_another_type_is_named(postgres18: Database) -> None:
     """A rebuild gives the new copy what others have made of the live one; an index is of any type, a constraint not."""
     store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")

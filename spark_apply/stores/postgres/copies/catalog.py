@@ -24,7 +24,6 @@ LIVE, BESIDE, PREVIOUS = "live", "beside", "previous"
 
 _META: Final = sql.Identifier(OURS, "copies")
 _TABLES: Final = """
-CREATE SCHEMA IF NOT EXISTS cdc_apply;
 CREATE TABLE IF NOT EXISTS cdc_apply.copies (
     number integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     prefix text NOT NULL,
@@ -75,6 +74,7 @@ class Copies:
         cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
         ((missing,),) = cur.fetchall()
         if missing:
+            _make_schema(cur, OURS)
             cur.execute(_TABLES)
 
     def find(self, cur: Cursor, table: TargetTable, role: str = LIVE) -> Copy | None:
@@ -142,7 +142,7 @@ class Copies:
         number = self.note(cur, table, LIVE, stamp(table), None)
         made = Tables(table, number, (OURS, f"copy_{number}"))
         tables.create(cur, made, like=None)
-        cur.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(table.schema)))
+        _make_schema(cur, table.schema)
         self.put_in_place(cur, table, self.required(cur, table), None)
         return self.required(cur, table)
 
@@ -230,3 +230,16 @@ class Copies:
         """Return the error of a table that something else has created."""
         msg = f"PostgreSQL table {table.schema}.{table.copy_name} is there already and was not made by this toolkit"
         return OperatorError(msg, hint=f"give the store another database; or {other_target(table)}")
+
+
+def _make_schema(cur: Cursor, name: str) -> None:
+    """Create a schema that is not there.
+
+    PostgreSQL asks for the right to create one before it looks whether it exists, so that ``IF NOT EXISTS`` alone would
+    fail for a user for whom somebody else has made it.
+    """
+    schema = sql.Identifier(name)
+    cur.execute("SELECT to_regnamespace(%s) IS NULL", (schema.as_string(cur),))
+    ((missing,),) = cur.fetchall()
+    if missing:
+        cur.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
