@@ -35,7 +35,7 @@ from cdc.cli.running.run import _How, run
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
 from cdc.cli.running.view import view
-from cdc.cli.terminal import Alive, ByLevel, UtcFormatter, instant, place_of, show_progress
+from cdc.cli.terminal import Alive, ByLevel, UtcFormatter, instant, place_of, say, show_progress
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Finding, Level
 from cdc.dev.servers import launch
@@ -599,6 +599,7 @@ def test_names_steer_no_terminal_and_begin_no_line(capfd: pytest.CaptureFixture[
     said += [shown(finding, terminal=False).partition("fix:")[0], shown(finding, terminal=True).partition("\n")[0]]
     show(OperatorError(f"table {name}", hint=fix), {})
     show_progress(f"reading {name}")
+    say(f"differs  {name} in warehouse", err=True)
     told = capfd.readouterr().err.replace("\rreading", "")  # off a terminal click leaves out what steers one
     assert not any(steering in line for line in (*said, told) for steering in ("\x1b[2J", "\x9b", "\r"))
     assert not any("\n" in line for line in said)
