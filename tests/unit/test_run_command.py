@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -22,7 +24,7 @@ from click.testing import CliRunner
 
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
-from cdc.cli.ending import files_given, show
+from cdc.cli.ending import error_of, files_given, show
 from cdc.cli.inspecting.check import shown
 from cdc.cli.inspecting.status import of_server
 from cdc.cli.inspecting.tail import has_no_reader
@@ -579,6 +581,18 @@ def test_a_folder_out_of_reach_is_an_error_of_ours(tmp_path: Path) -> None:
     said = done.stderr.decode().splitlines()
     assert said[0].endswith("cannot be made, read or written: Not a directory")
     assert len(said) == 2
+
+
+def test_no_folder_for_temporary_files_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a read-only root and nothing at `/tmp`: the error of Python names no file."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
+    with pytest.raises(FileNotFoundError) as caught:
+        tempfile.mkdtemp()
+    error = error_of(caught.value)
+    assert error is not None
+    assert "cannot be kept in" in error.message
+    assert error_of(FileNotFoundError(errno.ENOENT, "No such file or directory")) is None
 
 
 def test_standard_streams_may_be_closed() -> None:
