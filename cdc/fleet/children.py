@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -51,6 +53,7 @@ class Children:
         """`flags` are further options of `cdc run`; `metrics`: each shows its own at a socket in `folder`."""
         self._flags, self._metrics = tuple(flags), metrics
         self._folder = Path(tempfile.mkdtemp(prefix="cdc-fleet-"))  # for its owner's eyes alone
+        self._lock = _locked(self._folder)
         self._children: dict[str, _Child] = {}
         self._nursery: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -93,6 +96,7 @@ class Children:
     def start(self, entry: Entry, *, take_over: bool) -> None:
         """Start one. Raises OSError where there is no room for its file, or no descriptor or process left for it."""
         file = self._folder / f"{entry.name}.yaml"
+        self._keep_folder()
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as copy:
             copy.write(entry.yaml)
         told, tells = os.pipe()
@@ -114,6 +118,15 @@ class Children:
         if child.refused is not None:
             self._forget(entry.name)
             raise OSError(child.refused, os.strerror(child.refused))
+
+    def _keep_folder(self) -> None:
+        """Make the folder again where it was cleaned away. Raises OSError where another user has it by now."""
+        with suppress(FileExistsError):
+            self._folder.mkdir(mode=0o700)
+            before, self._lock = self._lock, _locked(self._folder)
+            os.close(before)
+        if self._folder.lstat().st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
     def _forget(self, name: str) -> None:
         child = self._children.pop(name)
@@ -208,6 +221,15 @@ class Children:
         for child in self._children.values():
             os.close(child.pipe)
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _locked(folder: Path) -> int:
+    """Lock a folder until it is closed, or the process ends: what cleans ``/tmp`` leaves alone what somebody locks."""
+    found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with suppress(OSError):  # a file system may have no locks
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return found
 
 
 def _hear(child: _Child) -> Iterator[Report]:
