@@ -179,7 +179,7 @@ class _Erasure:
 
     def _keys(self) -> list[Columns]:
         """Return the columns of the table's key in each version of it, as the schema topic has them."""
-        found = []
+        found: list[Columns] = []
         for record in self._described():
             if record["topic"] == self.topic:
                 columns = {column["name"]: column for column in record["columns"]}
