@@ -40,11 +40,15 @@ def error_of(exc: BaseException) -> CdcError | None:
     return _of_a_file(exc) if isinstance(exc, OSError) else _of_spark(exc)
 
 
-def _of_a_file(exc: OSError) -> OperatorError | None:
+def _of_a_file(exc: OSError) -> CdcError | None:
     """Return an error of ours for a disk that is full, or a file or folder that is out of reach; None for any other."""
     if exc.errno in _FULL:
         where = f"file {exc.filename}" if exc.filename else "stdout, or a temporary file,"
         return OperatorError(f"{where} cannot be written: {exc.strerror}", hint="df -h shows which disk is full")
+    if not exc.filename and exc.errno == errno.ENOENT and "temporary" in str(exc.strerror):  # `tempfile` has found none
+        from cdc.machine.temporary_files import no_room  # noqa: PLC0415 - the command line must start fast
+
+        return no_room("what is only for a while", exc)
     if exc.filename and exc.errno in _OUT_OF_REACH:
         return OperatorError(
             f"{exc.filename} cannot be made, read or written: {exc.strerror}",

@@ -47,6 +47,11 @@ def written_out(text: str, *, but: str = "") -> str:
     return _STEERING.sub(lambda of: of[0] if of[0] in but else of[0].encode("unicode_escape").decode(), text)
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Write a line for people, which may have names."""
+    click.echo(written_out(text), err=err)
+
+
 def painted(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
     """Colour a text for a terminal that takes it, unless the user wants none (https://no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":

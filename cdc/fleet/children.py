@@ -92,6 +92,7 @@ class Children:
     def start(self, entry: Entry, *, take_over: bool) -> None:
         """Start one. Raises OSError where there is no room for its file, or no descriptor or process left for it."""
         file = self.folder / f"{entry.name}.yaml"
+        self._folder.keep()
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as copy:
             copy.write(entry.yaml)
         told, tells = os.pipe()

@@ -1,16 +1,19 @@
 """A folder of a process in the place for temporary files, which nobody else can read.
 
 A process that is killed leaves its folder behind; the next one of its kind removes it. A folder is locked for as long
-as its process lives, so one that can be locked is nobody's.
+as its process lives, so one that can be locked is nobody's. What cleans that place after some days, as systemd does,
+leaves alone what is locked.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -23,9 +26,25 @@ class ProcessFolder:
 
     def __init__(self, kind: str, mark: str) -> None:
         self.path: Final = Path(tempfile.mkdtemp(prefix=kind))
-        self._lock = _locked(self.path)
-        (self.path / mark).mkdir()
+        self._mark: Final = mark
+        self._lock: int | None = None
+        self._own()
         remove_left(kind, mark)
+
+    def _own(self) -> None:
+        """Mark the folder, and lock it where the file system has locks."""
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = _locked(self.path)
+        (self.path / self._mark).mkdir()
+
+    def keep(self) -> None:
+        """Make the folder again where it was cleaned away. Raises OSError where another user has it by now."""
+        with suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
+            self._own()
+        if self.path.lstat().st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

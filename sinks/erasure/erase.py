@@ -33,7 +33,7 @@ from cdc.model.state import key_to_json
 from cdc.rules.routes import Routes, without_table
 from sinks.client.schema_registry import open_reading
 from sinks.erasure.compaction import Compaction
-from sinks.erasure.keys import WantedKey
+from sinks.erasure.keys import Columns, WantedKey
 from sinks.erasure.places import Place
 from sinks.topics.names import log_topic, position_topic, signal_topic, table_of
 from sinks.topics.records.audit_log import note
@@ -114,7 +114,7 @@ class _Erasure:
 
     def run(self, *, cut_logs: bool, within_s: float) -> list[Place]:
         self._refuse(cut_logs=cut_logs)
-        self._key.must_be_of(self._table, self._keys())
+        self._key.must_be_of(self._table, self._keys(), self._shown_by())
         before = self._found(self.topic)
         if not before.records:
             self._say(
@@ -177,9 +177,14 @@ class _Erasure:
                     hint="kafka-acls.sh --add for the user of sink.options, on the topics of the prefix",
                 )
 
-    def _keys(self) -> list[list[str]]:
+    def _keys(self) -> list[Columns]:
         """Return the columns of the table's key in each version of it, as the schema topic has them."""
-        return [list(record["key"]) for record in self._described() if record["topic"] == self.topic]
+        found: list[Columns] = []
+        for record in self._described():
+            if record["topic"] == self.topic:
+                columns = {column["name"]: column for column in record["columns"]}
+                found.append({name: columns[name] for name in record["key"]})
+        return found
 
     def _written_to(self) -> set[str]:
         """Return the topics that this connector has written the table's events to, one after the other."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import binascii
+import datetime as dt
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
 from cdc.model.errors import ConfigError
 from cdc.model.written_key import is_same, is_value, read_written
+
+Columns: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The columns of a table's key by name, in order, as the schema topic has them."""
 
 
 class WantedKey:
@@ -23,18 +28,34 @@ class WantedKey:
         if self._given in (None, "", {}, []) or isinstance(self._given, list):
             raise ConfigError("--key: no key", hint="""--key '{"id": 5}', or of a single column just --key 5""")
 
-    def must_be_of(self, table: str, known: Collection[Sequence[str]]) -> None:
-        """Refuse a key of other columns than the table has or had in its key: no record could ever be of it.
+    def must_be_of(self, table: str, known: Sequence[Columns], shown_by: str) -> None:
+        """Refuse a key that no record could ever be of: one of other columns, or of values in another form.
 
-        `known` are the table's keys, newest last. A search that cannot find must not end with the word that nothing
-        is there.
+        `known` are the table's keys, newest last; `shown_by` is a command that shows how the topic has them. A search
+        that cannot find must not end with the word that nothing is there.
         """
         names = set(self._given) if isinstance(self._given, dict) else None
-        if not known or any(names == set(key) if names is not None else len(key) == 1 for key in known):
-            return
-        newest = list(known)[-1]
-        example = json.dumps(dict.fromkeys(newest, "…"), ensure_ascii=False)
-        raise ConfigError(f"--key: table {table} has the key {', '.join(newest)}", hint=f"--key '{example}'")
+        fitting = [key for key in known if (names == set(key) if names is not None else len(key) == 1)]
+        if known and not fitting:
+            example = json.dumps(dict.fromkeys(known[-1], "…"), ensure_ascii=False)
+            raise ConfigError(f"--key: table {table} has the key {', '.join(known[-1])}", hint=f"--key '{example}'")
+        misfits = [self._misfit(key) for key in fitting]
+        if fitting and all(misfits):
+            name, form = next(of for of in reversed(misfits) if of is not None)
+            raise ConfigError(
+                f"--key: column {name} of table {table} is {form} in events, and no record could be of this key",
+                hint=f"as {shown_by} shows it",
+            )
+
+    def _misfit(self, key: Columns) -> tuple[str, str] | None:
+        """Name a column whose value has another form than events have it in, and that form."""
+        for name, column in key.items():
+            value = self._given[name] if isinstance(self._given, dict) else self._text
+            form = form_of(column)
+            text = json.dumps(value) if isinstance(value, bool) else str(value).strip()
+            if form is not None and not form.fits(text):
+                return name, form.said
+        return None
 
     def is_key(self, recorded: bytes | None) -> bool:
         """Tell whether a record's key is this one; a key that is no JSON object is not."""
@@ -65,6 +86,73 @@ class WantedKey:
         """Tell whether a key's parts, as a source prints them, are this key."""
         given = list(self._given.values()) if isinstance(self._given, dict) else [self._text]
         return parts in (given, [str(value) for value in given])
+
+
+class Form(NamedTuple):
+    """Is how events have the values of a kind."""
+
+    said: str
+    fits: Callable[[str], object]
+
+
+def form_of(column: Mapping[str, Any]) -> Form | None:
+    """Return how events have the values of a column; None: texts of any form."""
+    if column.get("type") == "uuid":
+        return Form("a uuid of 36 characters", _matching("[0-9a-f-]{36}"))
+    if column["kind"] == "bytes":
+        fixed = re.fullmatch(r"binary\((\d+)\)", str(column.get("type")))
+        size = None if fixed is None else int(fixed[1])
+        return Form("base64" if size is None else f"base64 of {size} bytes", lambda text: _is_base64(text, size))
+    return _FORMS.get(column["kind"])
+
+
+def _matching(pattern: str) -> Callable[[str], object]:
+    return re.compile(pattern, re.IGNORECASE | re.ASCII).fullmatch
+
+
+def _is_base64(text: str, size: int | None) -> bool:
+    try:
+        found = binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        return False
+    return size is None or len(found) == size
+
+
+_A_NUMBER: Final = _matching(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?")
+_ENDLESS: Final = _matching(r"[+-]?\d+|-?infinity")
+_ANY_NUMBER: Final = Form("a number", _matching(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|-?infinity"))
+
+
+def _moment(said: str) -> Form:
+    return Form(f"a number of {said} since 1970-01-01", lambda text: _ENDLESS(text) or _is_unreal(text))
+
+
+def _is_unreal(text: str) -> bool:
+    """Whether it is a day that no calendar has, which MySQL may hold, and events have as a text."""
+    try:
+        dt.date.fromisoformat(text[:10])
+    except ValueError:
+        return bool(re.match(r"\d{4}-\d\d-\d\d", text))
+    return False
+
+
+_FORMS: Final[Mapping[str, Form]] = {
+    "boolean": Form("true or false", _matching("true|false")),
+    **dict.fromkeys(("int16", "int32", "int64", "uint64"), Form("a whole number", _A_NUMBER)),
+    **dict.fromkeys(("float32", "float64", "decimal"), _ANY_NUMBER),
+    "date": _moment("days"),
+    "timestamp_millis": _moment("milliseconds"),
+    "timestamp_micros": _moment("microseconds"),
+    "time_micros": Form("a number of microseconds", _A_NUMBER),
+    "timestamptz": Form(
+        "a time in UTC, as 2026-01-31T12:00:00Z",
+        lambda text: _matching(r"[+-]?\d+-\d\d-\d\dT[\d:.]+Z|-?infinity")(text) or _is_unreal(text),
+    ),
+    "timetz": Form("a time in UTC, as 12:00:00Z", _matching(r"[\d:.]+Z")),
+    "interval": Form("a duration, as P1DT2H", _matching(r"-?P[-\dYMWDTHS.]+|-?infinity")),
+    "bits": Form("a text of 0 and 1", _matching("[01]*")),
+}
+"""By kind; those of any other are texts, or nobody's key."""
 
 
 def _alike(known: Any, given: Any) -> bool:  # noqa: ANN401 - JSON

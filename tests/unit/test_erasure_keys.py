@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -114,11 +115,53 @@ def test_a_command_names_a_key_as_the_source_prints_it() -> None:
 )
 def test_a_key_of_other_columns_is_refused(written: str, known: list[list[str]], refused: bool) -> None:
     """A misspelt column would find nothing, and the answer would be that nothing is there."""
+    keys: list[dict[str, dict[str, Any]]] = [{name: {"kind": "int32"} for name in key} for key in known]
     if refused:
         with pytest.raises(ConfigError, match=r"--key: table public\.people has the key"):
-            WantedKey(written).must_be_of("public.people", known)
+            WantedKey(written).must_be_of("public.people", keys, "cdc tail")
     else:
-        WantedKey(written).must_be_of("public.people", known)
+        WantedKey(written).must_be_of("public.people", keys, "cdc tail")
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "fit", "misfit"),
+    [
+        ("date", "date", ["19782", "-5", "infinity", "0000-00-00", "2024-02-30"], ["2024-02-29", "1.2.2024", "x"]),
+        ("timestamp_micros", "timestamp", ["1709210096100000", "-infinity"], ["2024-02-29 12:00:00", "now"]),
+        ("timestamp_millis", "datetime(3)", ["1709210096100", "0000-00-00 00:00:00"], ["2024-02-29T12:00:00"]),
+        ("timestamptz", "timestamptz", ["2024-02-29T12:00:00.500000Z", "infinity", "-0043-03-15T00:00:00Z"],
+         ["2024-02-29 12:00:00+00", "2024-02-29T12:00:00+01:00", "1709210096"]),
+        ("time_micros", "time", ["43200000000"], ["12:00:00"]),
+        ("timetz", "timetz", ["23:30:00Z"], ["23:30:00+00"]),
+        ("interval", "interval", ["P1Y2M-3DT4H5M6.789S", "PT0S", "infinity"], ["1 day"]),
+        ("bytes", "bytea", ["AP8Q", ""], [r"\x00ff10", "AP8"]),
+        ("bytes", "binary(16)", ["Ee6tTyEfTlSCy2PrVuBFSg=="], ["11eead4f211f4e5482cb63eb56e0454a", "0x11ee"]),
+        ("boolean", "boolean", ["true", "false"], ["t", "1"]),
+        ("int32", "integer", ["5", " 5", "007", "+7", "1e3"], ["five", "true", "5/6", "0x5"]),
+        ("decimal", "numeric", ["1.50", "NaN", "-1e5", ".5"], ["1,50", "$1.50"]),
+        ("float64", "double precision", ["1.5", "1e20", "-Infinity"], ["1,5"]),
+        ("string", "uuid", ["11EEAD4F-211f-4e54-82cb-63eb56e0454a"], ["11eead4f211f4e5482cb63eb56e0454a"]),
+        ("bits", "bit(3)", ["101"], ["5"]),
+        ("string", "text", ["2024-02-29", r"\x", "t"], []),
+    ],
+)  # fmt: skip
+def test_a_key_in_another_form_than_that_of_events_is_refused(
+    kind: str, type_: str, fit: list[str], misfit: list[str]
+) -> None:
+    """A date as SQL has it found nothing, and the log that had the row's events was told as gone, with exit code 0."""
+    column = {"kind": kind, "type": type_}
+    for written in fit:
+        wanted = WantedKey(json.dumps({"k": written, "id": 1}))
+        wanted.must_be_of("s.t", [{"k": column, "id": {"kind": "int64"}}], "cdc tail")
+        if written and kind != "boolean":
+            WantedKey(written).must_be_of("s.t", [{"k": column}], "cdc tail")
+    for written in misfit:
+        for wanted, key in ((WantedKey(written), ["k"]), (WantedKey(json.dumps({"id": 1, "k": written})), ["id", "k"])):
+            now = {name: column if name == "k" else {"kind": "int64"} for name in key}
+            with pytest.raises(ConfigError, match=r"^--key: column k of table s\.t is .* in events, and no") as caught:
+                wanted.must_be_of("s.t", [now], "cdc tail FILE")
+            assert caught.value.hint == "as cdc tail FILE shows it"
+            wanted.must_be_of("s.t", [{name: {"kind": "string"} for name in key}, now], "cdc tail")  # as it was before
 
 
 @pytest.mark.parametrize(

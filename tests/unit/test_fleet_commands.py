@@ -226,6 +226,19 @@ def test_status_tells_of_each_connector(brokers: MemoryBrokers, tmp_path: Path) 
     assert "entry wrong is the file of connector a" in shown
 
 
+def test_what_a_connector_says_of_itself_steers_no_terminal(brokers: MemoryBrokers, tmp_path: Path) -> None:
+    """Its last error names a table, whose name is whose who has made it."""
+    run("add", file(tmp_path, "a"))
+    name = "public.a\x1b[2J\nb  streaming"
+    error = {"at_ms": 1, "kind": "OperatorError", "message": f"table {name}: no key", "hint": f"DROP TABLE {name}"}
+    failed = Status(member="m1", state="failed", since_ms=0, error=error)
+    brokers.records["production"]["status/a"] = failed.to_bytes()
+    brokers.groups["production"] = [GroupMember("m1", "m1-1", "10.0.0.7", (0,))]
+    lines = run("status").stdout.splitlines()
+    assert len(lines) == 4
+    assert lines[2].endswith("table public.a\\x1b[2J\\nb  streaming: no key")
+
+
 @pytest.mark.parametrize(
     ("text", "given", "message"),
     [

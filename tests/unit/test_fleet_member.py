@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -434,6 +437,32 @@ def test_a_nursery_that_is_killed_takes_its_children_along_and_is_made_again() -
             while launch.started_at(pid):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
+            shutil.rmtree(children.folder)  # as tmpreaper does, or a person
+
+
+def test_what_cleans_temporary_files_leaves_a_member_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ten days systemd took the folder, unless somebody locks it, and no connector was started any more."""
+
+    def is_locked(folder: Path) -> bool:
+        found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(found)
+        return False
+
+    entry = Entry(name="a", prefix="a", place=0, added_ms=0, yaml=YAML.format("a"))
+    with Children() as children:
+        assert is_locked(children.folder)
+        shutil.rmtree(children.folder)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(PermissionError):  # another user has made it meanwhile
+            children.start(entry, take_over=False)
+        assert [path.name for path in children.folder.iterdir()] == ["member"]
+        assert is_locked(children.folder)
+        assert stat.S_IMODE(children.folder.stat().st_mode) == 0o700
 
 
 def test_a_machine_that_gives_no_process_more_ends_none_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

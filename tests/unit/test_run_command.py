@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -22,7 +24,7 @@ from click.testing import CliRunner
 
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
-from cdc.cli.ending import files_given, show
+from cdc.cli.ending import error_of, files_given, show
 from cdc.cli.inspecting.check import shown
 from cdc.cli.inspecting.status import of_server
 from cdc.cli.inspecting.tail import has_no_reader
@@ -35,7 +37,7 @@ from cdc.cli.running.run import _How, run
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
 from cdc.cli.running.view import view
-from cdc.cli.terminal import Alive, ByLevel, UtcFormatter, instant, place_of, show_progress
+from cdc.cli.terminal import Alive, ByLevel, UtcFormatter, instant, place_of, say, show_progress
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Finding, Level
 from cdc.dev.servers import launch
@@ -581,6 +583,18 @@ def test_a_folder_out_of_reach_is_an_error_of_ours(tmp_path: Path) -> None:
     assert len(said) == 2
 
 
+def test_no_folder_for_temporary_files_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a read-only root and nothing at `/tmp`: the error of Python names no file."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
+    with pytest.raises(FileNotFoundError) as caught:
+        tempfile.mkdtemp()
+    error = error_of(caught.value)
+    assert error is not None
+    assert "cannot be kept in" in error.message
+    assert error_of(FileNotFoundError(errno.ENOENT, "No such file or directory")) is None
+
+
 def test_standard_streams_may_be_closed() -> None:
     """As some schedulers start commands: no connection to a server gets the number of stdout."""
     code = "from cdc.cli import main; main._write_any_name(); import os; print('x'); os._exit(os.open('/', 0) < 3)"
@@ -599,6 +613,7 @@ def test_names_steer_no_terminal_and_begin_no_line(capfd: pytest.CaptureFixture[
     said += [shown(finding, terminal=False).partition("fix:")[0], shown(finding, terminal=True).partition("\n")[0]]
     show(OperatorError(f"table {name}", hint=fix), {})
     show_progress(f"reading {name}")
+    say(f"differs  {name} in warehouse", err=True)
     told = capfd.readouterr().err.replace("\rreading", "")  # off a terminal click leaves out what steers one
     assert not any(steering in line for line in (*said, told) for steering in ("\x1b[2J", "\x9b", "\r"))
     assert not any("\n" in line for line in said)

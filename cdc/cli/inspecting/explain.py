@@ -11,7 +11,7 @@ from typing import Any
 import click
 import orjson
 
-from cdc.cli.terminal import painted
+from cdc.cli.terminal import painted, say
 from cdc.config.config import load_apply
 from cdc.model.errors import OperatorError
 from cdc.model.hints import of_table
@@ -55,7 +55,7 @@ def _print(found: dict[str, Any]) -> None:
         click.echo(_OUTCOMES[found["outcome"]])
     for entry in found["quarantined"]:
         held = f"{entry['partition']}/{entry['offset']} is in quarantine for {entry['store']}, which does not have it"
-        click.echo(f"{held}: {entry['reason']}")
+        say(f"{held}: {entry['reason']}")
 
 
 def _cells(seen: dict[str, Any]) -> tuple[str, ...]:

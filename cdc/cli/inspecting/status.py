@@ -11,7 +11,7 @@ import click
 import orjson
 
 from cdc.capture.snapshots.snapshot_progress import duration
-from cdc.cli.terminal import JSON_OPTION, place_of, written_out
+from cdc.cli.terminal import JSON_OPTION, place_of, say, written_out
 from cdc.config.config import ApplyConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
 from cdc.model.errors import ConfigError
@@ -47,28 +47,28 @@ def _show_stores(config: ApplyConfig, file: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "stores": found}).decode())
         return
-    click.echo(f"{'store':<16}{'connector':<16}{'complete up to':<36}freshness")
+    say(f"{'store':<16}{'connector':<16}{'complete up to':<36}freshness")
     for store, connectors in found.items():
         for name, at in connectors.items():
             fresh = "" if at["freshness_seconds"] is None else f"{at['freshness_seconds']:,} s behind the source, "
             freshness = f"{fresh}published {at['published_at']}" if at["position"] else "not complete yet"
-            click.echo(f"{store:<16}{name:<16}{at['position'] or '-':<36}{freshness}")
+            say(f"{store:<16}{name:<16}{at['position'] or '-':<36}{freshness}")
             if at["remade"]:
                 others = ", ".join(at["remade"])
-                click.echo(f"{'':<32}of another topic, cdc apply {quote(str(file))} --plan says what to do: {others}")
+                say(f"{'':<32}of another topic, cdc apply {quote(str(file))} --plan says what to do: {others}")
             if at["incomplete"]:
-                click.echo(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
+                say(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
             if at["quarantined"]:
                 held = ", ".join(f"{table} {count:,}" for table, count in at["quarantined"].items())
-                click.echo(f"{'':<32}in quarantine: {held}")
+                say(f"{'':<32}in quarantine: {held}")
             for table, why in at["aside"].items():
-                click.echo(f"{'':<32}set aside: {table}: since {instant(why['at_ms'])}: {why['reason']}")
+                say(f"{'':<32}set aside: {table}: since {instant(why['at_ms'])}: {why['reason']}")
                 if why["hint"]:
-                    click.echo(f"{'':<32}hint: {why['hint']}")
+                    say(f"{'':<32}hint: {why['hint']}")
             for table, why in at["refused"].items():
-                click.echo(f"{'':<32}refused: {table}: {why['reason']}")
+                say(f"{'':<32}refused: {table}: {why['reason']}")
                 if why["hint"]:
-                    click.echo(f"{'':<32}hint: {why['hint']}")
+                    say(f"{'':<32}hint: {why['hint']}")
 
 
 def _rows(*, rows: int, estimate: int | None, done: bool) -> str:

@@ -15,7 +15,7 @@ import click
 import orjson
 
 from cdc.capture.control.signals import Command
-from cdc.cli.terminal import JSON_OPTION, aligned, clear_progress, show_progress
+from cdc.cli.terminal import JSON_OPTION, aligned, clear_progress, say, show_progress
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
 from cdc.model.audit import asked_by
@@ -74,11 +74,9 @@ def verify(
         click.echo(orjson.dumps({"agree": agree, "copies": told, "asked": asked}).decode())
     else:
         for line in report(told):
-            click.echo(line)
+            say(line)
     for name, count in asked.items():
-        click.echo(
-            f"asked {connector.name} for {count:,} rows of {name}; verify again when they have arrived", err=True
-        )
+        say(f"asked {connector.name} for {count:,} rows of {name}; verify again when they have arrived", err=True)
     return int(not agree)
 
 

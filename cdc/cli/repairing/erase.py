@@ -11,7 +11,8 @@ from typing import Any
 import click
 import orjson
 
-from cdc.cli.terminal import JSON_OPTION, painted
+from cdc.cli.terminal import JSON_OPTION, painted, written_out
+from cdc.cli.terminal import say as tell
 from cdc.config import registry
 from cdc.config.config import load_apply, load_connector
 from cdc.machine.stop_signals import unwinding
@@ -75,7 +76,7 @@ def erase(
     config = load_connector(file)
 
     def say(what: str) -> None:
-        click.echo(pasteable(what, {CONNECTOR: file}), err=True)
+        tell(pasteable(what, {CONNECTOR: file}), err=True)
 
     stores = [place for job in jobs for place in _of_stores(job, table, key or "")]
     with unwinding():
@@ -126,10 +127,10 @@ def _wait(found: list[dict[str, Any]]) -> None:
 
 
 def _print(found: list[dict[str, Any]]) -> None:
-    width = max(len(place["place"]) for place in found)
+    width = max(len(written_out(place["place"])) for place in found)
     for place in found:
         verdict = painted(f"{place['verdict']:<17}", fg=_COLOURS[place["verdict"]])
         by = ""
         if place["by_ms"] is not None:
             by = datetime.fromtimestamp(place["by_ms"] / 1000, UTC).isoformat(timespec="seconds")
-        click.echo(f"{place['place']:<{width}}  {verdict}{by:<27}{place['what']}")
+        click.echo(f"{written_out(place['place']):<{width}}  {verdict}{by:<27}{written_out(place['what'])}")

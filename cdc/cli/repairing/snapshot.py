@@ -12,7 +12,7 @@ import orjson
 
 from cdc.capture.control.signals import Command
 from cdc.capture.snapshots.snapshot_progress import duration, tables_being_read
-from cdc.cli.terminal import JSON_OPTION, written_out
+from cdc.cli.terminal import JSON_OPTION, say, written_out
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.audit import asked_by
@@ -67,9 +67,7 @@ def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, server: str, 
             )
         if name not in state.tables:
             near = did_you_mean(name, state.tables, "")
-            click.echo(
-                f"table {name} is not captured by now, and is read only if it is then. {near}".rstrip(), err=True
-            )
+            say(f"table {name} is not captured by now, and is read only if it is then. {near}".rstrip(), err=True)
     _ask(config, Command(tables=tables or state.tables, after_gap=after_gap, server=server), file, as_json=as_json)
     if state.paused_ms:
         paused = f"{config.name} is paused: it does so once it is resumed (cdc resume CONNECTOR.yaml)"
@@ -140,4 +138,4 @@ def _ask(config: ConnectorConfig, command: Command, file: Path, *, as_json: bool
         what = "to stop reading" if command.stop else "to read again"
         shown = pasteable("cdc snapshot status CONNECTOR.yaml shows it", {CONNECTOR: file})
         when = f"at once if it runs, else as it starts; {shown}"
-        click.echo(f"asked {config.name} {what} {', '.join(command.tables)}: {when}", err=True)
+        say(f"asked {config.name} {what} {', '.join(command.tables)}: {when}", err=True)

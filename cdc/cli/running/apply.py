@@ -18,7 +18,17 @@ import click
 from cdc.cli.ending import code_of_part, files_of
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.noted import note
-from cdc.cli.terminal import ALIVE_S, WARNING, Alive, aligned, clear_progress, instant, show_progress, tell
+from cdc.cli.terminal import (
+    ALIVE_S,
+    WARNING,
+    Alive,
+    aligned,
+    clear_progress,
+    instant,
+    show_progress,
+    tell,
+    written_out,
+)
 from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.hints import APPLY, in_hints, pasteable
@@ -74,7 +84,7 @@ def apply(
         if plan:
             made = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
             found = in_hints(made, {APPLY: file})
-            click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
+            click.echo(json.dumps(found) if as_json else "\n".join(map(written_out, _plan_lines(found))))
             return int(not found["starts"])
         if reset_checkpoint:
             note(config, "checkpoint reset", {}, "asked for as the job starts")
@@ -183,7 +193,7 @@ def table_of_counts(summary: dict[str, Any]) -> str:
     lines = aligned(rows)
     lines.append(f"batches: {summary['batches']}, in {summary['seconds']:.1f} s")
     for table, stores in summary["aside"].items():
-        lines += [f"{table} in {store} is set aside: {reason}" for store, reason in stores.items()]
+        lines += [written_out(f"{table} in {store} is set aside: {reason}") for store, reason in stores.items()]
     if summary["behind"]:
         lines.append("a transaction was still open in the topics and is not included: run again")
     return "\n".join(lines)

@@ -19,7 +19,7 @@ import orjson
 from cdc.cli.ending import files_of
 from cdc.cli.logs import LOG_FORMAT, TEXT, errors_logged, log_to_stderr
 from cdc.cli.running.monitored import monitored_member
-from cdc.cli.terminal import JSON_OPTION, instant
+from cdc.cli.terminal import JSON_OPTION, aligned, instant
 from cdc.config import registry
 from cdc.fleet.children import Children
 from cdc.fleet.clash import clashes, doubts
@@ -287,7 +287,7 @@ def list_(*, name: str | None, servers: str | None, file: Path | None, as_json: 
         *((one.name, one.prefix, str(one.place), instant(one.added_ms / 1000)) for one in there.good.values()),
         *((name, "-", "-", f"wrong: {one.message}") for name, one in there.refused.items()),
     ]
-    _table(("connector", "topic prefix", "place", "added"), sorted(rows))
+    click.echo("\n".join(aligned([("connector", "topic prefix", "place", "added"), *sorted(rows)])))
 
 
 @fleet.command("status")
@@ -325,7 +325,7 @@ def status_(*, name: str | None, servers: str | None, file: Path | None, as_json
             table.append(("", "", "", "", f"hint: {error['hint']}"))
         if row["state"] == Reason.STOPPED:
             table.append(("", "", "", "", _pasteable(f"then: cdc fleet restart {connector}")))
-    _table(("connector", "state", "member", "since", "last error"), table)
+    click.echo("\n".join(aligned([("connector", "state", "member", "since", "last error"), *table])))
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,12 +337,6 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SORTED = orjson.OPT_SORT_KEYS
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
-    for row in (head, *rows):
-        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _act(config: FleetConfig, action: str) -> Act:

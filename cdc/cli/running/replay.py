@@ -16,7 +16,7 @@ import click
 from cdc.cli.ending import code_of_part
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.running.apply import Told, table_of_counts
-from cdc.cli.terminal import ALIVE_S, Alive, seconds_of
+from cdc.cli.terminal import ALIVE_S, Alive, say, seconds_of, written_out
 from cdc.config.config import load_apply
 from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
@@ -98,14 +98,15 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
         }
         made = in_hints(made, {APPLY: file})
         for span in made["tables"]:
-            click.echo(f"{span['table']}: {span['says']}", err=True)
+            say(f"{span['table']}: {span['says']}", err=True)
         if not prepared.spans:
             click.echo(f"{name} goes on from its checkpoint {prepared.config.checkpoint}", err=True)
         for table, why in made["left"].items():
-            click.echo(f"{table} is set aside, the others are replayed: {why['reason']}", err=True)
-            click.echo(f"  hint: {why['hint']}", err=True)
+            say(f"{table} is set aside, the others are replayed: {why['reason']}", err=True)
+            say(f"  hint: {why['hint']}", err=True)
         if plan:
-            click.echo(json.dumps(made) if as_json else "\n".join(f"{t} → {to}" for t, to in made["targets"].items()))
+            targets = (written_out(f"{table} → {to}") for table, to in made["targets"].items())
+            click.echo(json.dumps(made) if as_json else "\n".join(targets))
             return int(bool(made["left"]))
         as_lines = log_format == JSON
         told = Told(name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)

@@ -15,7 +15,7 @@ from cdc.cli.ending import code_of_part
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.running.apply import Told
 from cdc.cli.running.explained_view import told, why_no_record
-from cdc.cli.terminal import ALIVE_S, JSON_OPTION, Alive, aligned, clear_progress, show_progress
+from cdc.cli.terminal import ALIVE_S, JSON_OPTION, Alive, aligned, clear_progress, say, show_progress
 from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import ConfigError, OperatorError
@@ -78,7 +78,7 @@ def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
             f"position {summary['position'] or '-'}"
         )
         for name, why in summary["stopped"].items():
-            click.echo(f"view {name} is stopped: {why}")
+            say(f"view {name} is stopped: {why}")
     return int(bool(summary["stopped"])) or code_of_part(stop.signal if once else None, took_all=run.took_all)
 
 
@@ -146,9 +146,9 @@ def verify(file: Path, *, name: str | None, repair: bool, as_json: bool) -> int:
     click.echo("\n".join(aligned(rows)))
     for of in found:
         if of["failed"]:
-            click.echo(f"{of['view']}: {of['failed']}")
+            say(f"{of['view']}: {of['failed']}")
         for one in of["keys"]:
-            click.echo(f"{of['view']}: {one['how']}: {one['key']}")
+            say(f"{of['view']}: {one['how']}: {one['key']}")
     for each in repaired:
         click.echo(f"{each} was computed again, and what differed is published; verify again", err=True)
     return int(not agree)
@@ -185,7 +185,7 @@ def rebuild(file: Path, *, names: tuple[str, ...], dry_run: bool, rollback: bool
     click.echo("\n".join(aligned(rows)) if done["views"] else "the definitions are those that are published")
     for of in done["views"]:
         for one in of["keys"]:
-            click.echo(f"{of['view']}: {one['how']}: {one['key']}")
+            say(f"{of['view']}: {one['how']}: {one['key']}")
     if rollback and not dry_run:
         click.echo("write the definition back into the file: until then a start of the job is refused", err=True)
     return int(dry_run and done["differs"])
@@ -234,12 +234,12 @@ def _plan(file: Path, *, as_json: bool, brief: bool) -> None:
         click.echo(f"computed by {found['engine']}")
     for name, of in found["views"].items():
         columns = ", ".join(f"{column} {kind}" for column, kind in of["columns"].items())
-        click.echo(f"{name}: reads {', '.join(of['reads'])}; {columns}")
+        say(f"{name}: reads {', '.join(of['reads'])}; {columns}")
         for warning in of["warnings"]:
-            click.echo(f"  warning: {warning}")
+            say(f"  warning: {warning}")
         for node in () if brief else of["nodes"]:
             units = f"by {', '.join(node['units'])}" if node["units"] else "as a whole"
             due = ", and when its deadlines pass" if node["deadlines"] else ""
-            click.echo(f"  {node['name']}: computed again {units}, when {', '.join(node['reads'])} change{due}")
+            say(f"  {node['name']}: computed again {units}, when {', '.join(node['reads'])} change{due}")
             for what in node["stops"]:
-                click.echo(f"    it stops where {what}")
+                say(f"    it stops where {what}")
