@@ -11,6 +11,7 @@ import click
 import pytest
 
 from cdc.cli.inspecting import check, token
+from cdc.cli.inspecting.destination import destination_of
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.config.findings import Checked, Finding, Level, left_out, refused
@@ -61,7 +62,7 @@ def test_the_topic_of_a_table_that_is_left_out_is_not_said_to_be_made() -> None:
     tables = [text_table(name, ["id"], schema="public") for name in ("a", "b", "+" * 260)]
     topics = [Finding(Level.OK, f"topic c.public.{name}", "will be made at the start") for name in "ab"]
     wrong = [refused("rules", OperatorError(f"table {of.qualified}: no such column")) for of in tables[1:]]
-    found = check._as_a_run_takes_them(config, check._Place.of(config), [*topics, *wrong], tables, set())
+    found = check._as_a_run_takes_them(config, destination_of(config), [*topics, *wrong], tables, set())
     assert [(of.level, of.about) for of in found] == [
         (Level.OK, "topic c.public.a"), (Level.WARNING, "rules"), (Level.WARNING, "rules"),
     ]  # fmt: skip

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import Final
 
 import click
@@ -25,6 +23,7 @@ from cdc.capture.starting.left_out import (
     published_before,
     those_named,
 )
+from cdc.cli.inspecting.destination import Destination, destination_of
 from cdc.cli.terminal import JSON_OPTION, LINE, painted, written_out
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
@@ -70,49 +69,10 @@ _AGAIN: Final = 3
 """A connector at work may commit and acknowledge between the look at its position and the look at the source."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Asks where events go: Kafka, or a file."""
-
-    position: Callable[[], State | None]
-    described: Callable[..., list[bytes]]
-    topic: Callable[[Table], str]
-    look: Callable[..., list[Finding]]
-
-    @classmethod
-    def of(cls, config: ConnectorConfig) -> _Place:
-        into = config.into
-        if into is None:
-            asked = ("position", "described", "topic_of", "check")
-            of = {what: partial(registry.part(f"sinks.check:{what}"), config.sink, config.name) for what in asked}
-            return cls(of["position"], of["described"], of["topic_of"](), of["check"])
-        path, sink = Path(into.path), registry.file_sink(into, config.name)
-
-        def look(tables: Sequence[Table], *, state: State | None, **_: object) -> list[Finding]:
-            folder = path.absolute().parent
-            if not os.access(folder, os.W_OK):
-                why = "this user may not write there" if folder.is_dir() else "its folder is not there"
-                what = f"file {path} cannot be written: {why}"
-                return [Finding(Level.ERROR, "sink", what, f"ls -ld {quote(str(folder))}")]
-            if not path.exists():
-                sink.check(tables)
-                return [Finding(Level.OK, "sink", f"file {path} will be made at the start")]
-            if into.type == "jsonl" and state is None and path.stat().st_size:
-                return [Finding(Level.ERROR, "sink", f"file {path} was there before", "another sink.path")]
-            return [Finding(Level.OK, "sink", f"file {path} is there, and is gone on with")]
-
-        return cls(
-            lambda: registry.file_sink(into, config.name).peek(),
-            lambda **_: list(sink.schemas()),
-            sink.topic,
-            look,
-        )
-
-
 def _findings(config: ConnectorConfig) -> list[Finding]:
     state: State | None = None
     known, findings = True, list[Finding]()
-    place = _Place.of(config)
+    place = destination_of(config)
     look_at_source = registry.check(config)
     try:
         state = place.position()
@@ -169,7 +129,7 @@ def _needed(config: ConnectorConfig, finding: Finding) -> Finding:
 
 
 def _by_what_was_said(
-    config: ConnectorConfig, place: _Place, rules: CaptureRules, tables: Sequence[Table]
+    config: ConnectorConfig, place: Destination, rules: CaptureRules, tables: Sequence[Table]
 ) -> Iterator[Finding]:
     """Compare the rules with what was said of the tables: a column may have another name since."""
     if not rules:
@@ -180,7 +140,7 @@ def _by_what_was_said(
     yield from (refused("rules", error) for error in versions.refusals(tables))
 
 
-def _by_registry(config: ConnectorConfig, place: _Place, checked: Checked) -> Iterator[Finding]:
+def _by_registry(config: ConnectorConfig, place: Destination, checked: Checked) -> Iterator[Finding]:
     """Ask a schema registry, if there is one, and whether it would take the tables' schemas; it learns none."""
     yield from registry.part("sinks.client.schema_registry:check")(config.sink)
     wires = wires_of(config.sink, learns=False)
@@ -202,7 +162,7 @@ def _by_registry(config: ConnectorConfig, place: _Place, checked: Checked) -> It
 
 def _as_a_run_takes_them(
     config: ConnectorConfig,
-    place: _Place,
+    place: Destination,
     findings: Sequence[Finding],
     tables: Sequence[Table],
     captured: set[str],
