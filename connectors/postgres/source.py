@@ -27,7 +27,7 @@ from connectors.postgres.pgoutput import fast_path, messages
 from connectors.postgres.pgoutput.changes import Assembler
 from connectors.postgres.reliance.joining import LOCKS_S, Joining
 from connectors.postgres.reliance.reliance import Reliance
-from connectors.postgres.slot import continuity, proving, slot
+from connectors.postgres.slot import afresh, continuity, proving, slot
 from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import OURS, Upkeep
 from connectors.postgres.slot.history import LastTransaction
@@ -54,6 +54,7 @@ class PostgresSource:
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
         self._names = continuity.SlotAndPublication(config.slot, config.publication)
+        self._log = config.source.url, config.slot
         self._params = session.parameters(config.source.url, f"cdc {config.name}")
         self._claim = Claim(self._params, connector=config.name, slot=config.slot)
         self._sql: psycopg2.extensions.connection | None = None
@@ -183,13 +184,18 @@ class PostgresSource:
             raise
 
     def _frames(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
-        replication, upkeep = self._walsender(), self._tended()
         resume = self._read_to = lsn_number(str(offset["lsn"]))
         yield from self._prove(offset)
         self._begin(resume)
-        upkeep.follows(resume)
-        assembler = Assembler()
+        self._tended().follows(resume)
         while True:
+            yield from self._sent(self._read_to)
+            self._begin_again()
+
+    def _sent(self, resume: int) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
+        """Give what one walsender sends, until another one is asked for."""
+        replication, upkeep, assembler = self._walsender(), self._tended(), Assembler()
+        while not afresh.is_due(self._log, self._read_to):
             self._claim.keep()
             upkeep.tend(following=True)
             self._look()
@@ -235,11 +241,20 @@ class PostgresSource:
                 case _:
                     raise ProtocolError(0, f"{type(said).__name__} outside a transaction")
 
-    def _begin(self, resume: int) -> None:
+    def _begin_again(self) -> None:
+        """Have the log sent by a new walsender from where it was read up to."""
+        (before := self._walsender()).close()
+        with self._tended().asking():
+            proving.await_free(self._catalog(), self._config.slot)
+        self._replication = ReplicationConnection(self._params)
+        self._begin(self._read_to, before.kept)
+        afresh.has_begun(self._log, self._read_to)
+
+    def _begin(self, resume: int, kept: int | None = None) -> None:
         """Ask for the log. Raises GapError if the slot has been lost since it was compared: a snapshot takes long."""
         name, messages = self._config.slot, self._config.source.messages
         try:
-            self._walsender().start(name, self._config.publication, resume, messages=messages)
+            self._walsender().start(name, self._config.publication, resume, messages=messages, flushed=kept)
         except OperatorError:
             raise_first(slot.slot_refusals(self._catalog(), name, resume))
             raise

@@ -23,6 +23,7 @@ from connectors.postgres import session
 from connectors.postgres.cancelling import cancel
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.copy_text import parse_row
+from connectors.postgres.slot import afresh
 from connectors.postgres.slot.slot import await_older_transactions
 from snapshot.handover import PostgresView, key_of
 from snapshot.postgres.copying import Relation, keys_statement, lock_statement, window_statement
@@ -89,6 +90,9 @@ class PostgresWindows:
                 await_older_transactions(
                     catalog, f"reading table {table.qualified}", within_s=None, over=self._closed.is_set
                 )
+                if rows is not None:
+                    of = self._config.source.url, self._config.slot
+                    afresh.await_new(catalog, of, over=self._closed.is_set)
             try:
                 return self._read(catalog, connection, table, statement, rows)
             except (psycopg2.Error, SystemError) as exc:  # of a commit or a setting of the session, not of a statement

@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from cdc.capture.control.signals import Command
 from cdc.config.kafka_config import KafkaConfig
 from cdc.dev.stack import DevServers
+from connectors.postgres.slot import afresh
 from sinks.topics.names import table_topic
 from sinks.topics.records.signals import send_command
 from tests.conftest import FULL, Database
@@ -73,6 +74,35 @@ def test_the_others_stream_on(database: Database, kafka: str, prefix: str, tmp_p
     for table in ("public.t", "public.added"):
         same(connector, database, table)
         unbroken(connector, table, read_again=True)
+
+
+def test_a_table_that_is_added_at_an_older_server(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before 16.9 nothing would be sent of it, had a transaction written it as it joined: another walsender goes on.
+
+    That the server forgets by it was seen at 16.2; here, that nothing is lost or told twice on the way.
+    """
+    begun: list[int] = []
+
+    def has_begun(log: tuple[str, str], at: int) -> None:
+        begun.append(at)
+        told(log, at)
+
+    told = afresh.has_begun
+    monkeypatch.setattr(afresh, "has_begun", has_begun)
+    monkeypatch.setattr(afresh, "_REPAIRED", {18: 190_000})
+    for table in ("t", "added"):
+        filled(postgres18, f"public.{table}", keys=500)
+    Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"]).catch_up()
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t", "public.added"])
+    with writing(postgres18, "public.added", keys=500), writing(postgres18, "public.t", keys=500):
+        connector.catch_up()
+    assert begun
+    connector.catch_up()
+    for table in ("public.t", "public.added"):
+        same(connector, postgres18, table)
+        unbroken(connector, table, read_again=table == "public.added")
 
 
 def test_read_again_on_request(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from connectors.postgres.pgoutput.messages import (
     Update,
 )
 from connectors.postgres.reliance.reliance import Reliance
+from connectors.postgres.slot import afresh
 from connectors.postgres.source import PostgresSource
 from snapshot.postgres import snapshotter as reading
 from tests.encoders.pgoutput import encode
@@ -65,9 +66,9 @@ class Walsender:
     def __init__(self, *messages: bytes) -> None:
         self._messages = list(messages)
         self.flushed_to: list[int] = []
-        self.answered = 0
+        self.answered = self.kept = 0
 
-    def start(self, *_: Any, messages: bool) -> None: ...
+    def start(self, *_: Any, messages: bool, flushed: int | None) -> None: ...
     def wait(self, _timeout_s: float) -> None: ...
     def written(self, _lsn: int) -> None: ...
     def close(self) -> None: ...
@@ -161,6 +162,22 @@ def _read(frames: Iterator[Any]) -> list[tuple[str, list[Op]]]:
         for transaction in frame.transactions if isinstance(frame, TransactionBatch) else [frame]:
             found.append((transaction.id, [change.op for change in transaction.changes]))
     return found
+
+
+def test_another_walsender_goes_on_where_one_was_and_confirms_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read may not be in Kafka yet: the server keeps it for the next start."""
+    row = Insert(7, (b"1", b"x"))
+    source, first, frames = _source(*_transaction(0x110, 0x118, RELATION, row))
+    first.kept, started = START, []
+    another = Walsender(*_transaction(0x120, 0x128, RELATION, row))
+    monkeypatch.setattr(another, "start", lambda *of, messages, flushed: started.append((of[-1], flushed, messages)))
+    monkeypatch.setattr("connectors.postgres.source.ReplicationConnection", lambda _: another)
+    monkeypatch.setattr("connectors.postgres.slot.proving.await_free", lambda *_: None)
+    assert _read(frames) == [("272:272", [Op.CREATE])]
+    monkeypatch.setitem(afresh._asked, source._log, 0x118)
+    assert _read(frames) == [("288:288", [Op.CREATE])]
+    assert started == [(0x118, START, True)]
+    assert not afresh.is_due(source._log, 2**62)
 
 
 def test_transactions_come_whole_and_the_position_follows() -> None:

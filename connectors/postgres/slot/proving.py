@@ -40,7 +40,7 @@ def prove(
     with closing(ReplicationConnection(params)) as connection:
         connection.start(names.slot, names.publication, held.confirmed, messages=last.messages)
         yield from _read(connection, proof)
-    _await_free(catalog, names.slot)
+    await_free(catalog, names.slot)
 
 
 def _read(connection: ReplicationConnection, proof: Proof) -> Iterator[None]:
@@ -76,7 +76,7 @@ def _read(connection: ReplicationConnection, proof: Proof) -> Iterator[None]:
                 inside = False
 
 
-def _await_free(catalog: Catalog, name: str) -> None:
+def await_free(catalog: Catalog, name: str) -> None:
     """Wait a moment until the server has noticed that the slot's last reader is gone."""
     until_s = time.monotonic() + _FREED_S
     while (slot := find_slot(catalog, name)) is not None and slot.active_pid and time.monotonic() < until_s:

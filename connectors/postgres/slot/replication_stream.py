@@ -163,10 +163,10 @@ class ReplicationConnection:
             raise RetryableError(f"{doing}: the connection was lost")
         return result
 
-    def start(self, slot: str, publication: str, lsn: int, *, messages: bool) -> None:
+    def start(self, slot: str, publication: str, lsn: int, *, messages: bool, flushed: int | None = None) -> None:
         """Begin to stream from `lsn`: transactions whose commit record starts there or later, whole.
 
-        `messages`: also what applications write with pg_logical_emit_message.
+        `messages`: also what applications write with pg_logical_emit_message. `flushed`: what is kept, if not `lsn`.
         """
         names = '"' + publication.replace('"', '""') + '"'
         statement = (
@@ -186,9 +186,14 @@ class ReplicationConnection:
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise _unreadable(_translate(self._pg, result, f"starting replication from slot {slot}"), result)
         self._streaming = True
-        self._written = self._flushed = lsn
+        self._written, self._flushed = lsn, lsn if flushed is None else flushed
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
+
+    @property
+    def kept(self) -> int:
+        """Return the position up to which the server need keep nothing."""
+        return self._flushed
 
     def receive_transactions(self, read: Transactions, after: int, most: int) -> Received:
         """Return what `read` makes of what has come.
