@@ -13,6 +13,7 @@ from connectors.mysql import session
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
 from connectors.mysql.catalog import server
 from snapshot.mysql import selects
+from snapshot.mysql.rows import looked_at_again
 from snapshot.mysql.visibility import BinlogView
 
 log = logging.getLogger("cdc")
@@ -159,7 +160,8 @@ def _under_lock(
                         "no GTIDs to do without",
                         hint=f"GRANT LOCK TABLES ON *.* TO {found.account}; or set gtid_mode to ON, step by step",
                     ) from exc
-                raise
+                with looked_at_again("locking the tables, of which one is gone"):
+                    raise
         _begin(sessions)
         seen = GtidSet.parse(server.global_text(sessions[0], "gtid_executed")) if found.gtids else None
         end = server.status(sessions[0], found)[0].commit

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import pytest
 
 from cdc.encode.truncates import TRUNCATED_AT_ONCE
 from cdc.model.change import Table
-from snapshot.mysql import selects
+from cdc.model.errors import RetryableError
+from connectors.mysql import session
+from connectors.mysql.catalog import server
+from snapshot.mysql import selects, views
 from tests.cases.copying import Copying
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
@@ -235,3 +240,13 @@ def test_a_table_that_goes_as_its_keys_are_looked_at(
     assert f"sampling table {database.name}.a: it was altered or dropped meanwhile" in said
     assert "left out" not in said
     assert len(copying.rows(f"{database.name}.b")) == 50
+
+
+def test_a_table_that_goes_before_it_is_locked(mysql: MySQLDatabase) -> None:
+    """Without GTIDs, a view is taken under a lock of all tables: it ended the connector, and no restart was tried."""
+    gone = Table(mysql.name, "gone", (), ())
+    connect = partial(session.connect, session.address(f"{mysql.url}?ssl_mode=disabled"))
+    with closing(connect()) as connection:
+        found = server.look(connection)
+        with pytest.raises(RetryableError, match="of which one is gone: it was altered or dropped meanwhile"):
+            views._under_lock([connection], found, [gone], connect, lambda: False, within_s=5)

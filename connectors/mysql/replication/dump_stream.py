@@ -84,6 +84,10 @@ _NAMESPACE: Final = UUID("6f0c6f5e-1c1e-4a53-a5a8-3d7f6f6a6b11")
 T = TypeVar("T")
 
 
+class LogEndedError(RetryableError):
+    """All that a server has logged was sent, where the dump does not wait for more."""
+
+
 class BinlogDump:
     """Is one dump. It registers as a replica named after the connector, so that the server can say who follows it.
 
@@ -191,7 +195,7 @@ class BinlogDump:
             words = words[6:] if words[:1] == b"#" else words
             raise self._refused(pymysql.OperationalError(code, words.decode(errors="replace")))
         if packet[0] == _END:
-            raise RetryableError(f"{self._where} has ended the log's connection")
+            raise LogEndedError(f"{self._where} has ended the log's connection")
         raise ProtocolError(0, f"a packet of unknown kind 0x{packet[0]:02x} in the binlog")
 
     def _packet(self) -> bytes | IO[bytes] | None:

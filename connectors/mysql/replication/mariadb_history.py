@@ -16,7 +16,7 @@ from connectors.mysql.binlog import events, parser
 from connectors.mysql.binlog.last_transaction import LastTransaction, committed_us
 from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidState
 from connectors.mysql.binlog.spill import close_file
-from connectors.mysql.replication.dump_stream import BinlogDump
+from connectors.mysql.replication.dump_stream import BinlogDump, LogEndedError
 
 _SILENT_S: Final = 60.0
 _TYPE_AT: Final = 4
@@ -64,8 +64,8 @@ def _head(connect: Callable[[], BinlogDump], file: str) -> GtidState:
                 return GtidState({(domain, server): n for domain, server, n in event.gtids})
             elif isinstance(event, events.MariadbGtid):
                 return GtidState()
-    except RetryableError:
-        return GtidState()  # it has ended: nothing stands in it, and nothing did before
+    except LogEndedError:
+        return GtidState()  # nothing stands in it, and nothing did before
     finally:
         dump.close()
 
