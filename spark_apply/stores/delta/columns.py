@@ -26,7 +26,7 @@ VECTORS = "delta.enableDeletionVectors"
 _MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
 _IN_FILES, _CHANGED = "delta.columnMapping.physicalName", "delta.typeChanges"
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
-TAKEN: Final = ("__delta_internal_is_row_deleted", "_metadata", "_row_id_", "_tmp_metadata_row_index")
+TAKEN: Final = ("__delta_internal_is_row_deleted", "_file_name_", "_metadata", "_row_id_", "_tmp_metadata_row_index")
 """Names of columns that Delta has for its own in a MERGE."""
 _OF_VECTORS: Final = frozenset({"deletionVectorId", "filePath", "path", "rowIndexCol"})
 """Names that Delta's MERGE gives columns of its own where it notes which rows of a file are deleted; beside one of the
