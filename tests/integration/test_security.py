@@ -6,7 +6,7 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
@@ -24,11 +25,14 @@ from confluent_kafka.admin import (
 )
 
 import cdc
-from cdc.config.apply_config import ApplySource
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.dev.servers import kafka as dev_kafka
 from cdc.dev.servers.process import Server, Settings
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.topics import existing_topics
+from spark_apply.job.copies.chosen import without_topics
+from spark_apply.model.target_table import Version
 from tests.canary import CANARY
 from tests.conftest import Database
 from tests.integration.certificates import Authority
@@ -213,6 +217,51 @@ def test_a_right_that_is_withdrawn_for_one_topic(kit: Kit, secured: Secured) -> 
     connector.catch_up()
     for name in ("t", *WITHDRAWN):
         same(connector, database, f"public.{name}")
+
+
+def test_a_topic_that_an_apply_job_may_not_read(secured: Secured, authority: Authority, prefix: str) -> None:
+    """Spark reads all topics together, so that one would end the job: its table is set aside by a start, as told."""
+    admin = AdminClient({"bootstrap.servers": secured.plain})
+    denied = {"described": "DESCRIBE", "read": "READ", "settings": "DESCRIBE_CONFIGS"}
+    names = ("fine", "none", *denied)
+    versions = [Version(prefix, "public", name, f"{prefix}.public.{name}", 1, ("id",), ()) for name in names]
+    topics = [NewTopic(of.topic, 1, 1) for of in versions if of.qualified != "public.none"]
+    for made in admin.create_topics(topics).values():
+        made.result(30)
+    rights = [
+        AclBinding(
+            *(ResourceType.TOPIC, f"{prefix}.public.{name}", ResourcePatternType.LITERAL, "User:cdc", "*"),
+            *(AclOperation[operation], AclPermissionType.DENY),
+        )
+        for name, operation in denied.items()
+    ]
+    for done in admin.create_acls(rights).values():
+        done.result(30)
+    options = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "cdc",
+        "sasl.password": CANARY,
+        "ssl.ca.location": str(authority.ca),
+    }
+    source = ApplySource(bootstrap_servers=f"localhost:{secured.port}", topic_prefix=prefix, options=options)
+    follow = ApplyTable(stores=("copy",))
+    stores = {"copy": StoreConfig(type="tantivy", path="x")}
+    config = ApplyConfig(name="job", source=source, stores=stores, tables={"public.*": follow}, checkpoint="c")
+    lost = without_topics(config, {of.qualified: (follow, [of]) for of in versions})
+    assert list(lost) == [f"public.{name}" for name in names if name != "fine"]
+    for name, missing in (("described", "Read, DescribeConfigs"), ("read", "Read"), ("settings", "DescribeConfigs")):
+        error = lost[f"public.{name}"].error
+        topic = f"{prefix}.public.{name}"
+        assert error.message == f"public.{name}: this user may not read its topic {topic} ({missing})"
+        assert error.hint is not None
+        assert f"--operation {missing.split(', ')[0]}" in error.hint
+        assert f"--topic {topic}" in error.hint
+    assert "does not exist" in lost["public.none"].error.message
+    alone = {of.qualified: (follow, [of]) for of in versions if of.qualified == "public.read"}
+    assert without_topics(config, alone) == {}, "what reads it tells"
+    plain = replace(config, source=ApplySource(bootstrap_servers=secured.plain, topic_prefix=prefix))
+    assert list(without_topics(plain, {of.qualified: (follow, [of]) for of in versions})) == ["public.none"]
 
 
 @pytest.fixture

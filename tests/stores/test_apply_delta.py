@@ -14,7 +14,7 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
-from spark_apply.model.store import Due
+from spark_apply.model.store import Batch, Due
 from spark_apply.model.target_table import TargetTable, Version, target
 from spark_apply.model.upkeep import Upkeep
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
@@ -261,4 +261,33 @@ def test_what_a_rebuild_that_was_killed_behind_its_swap_has_left(
     assert len([*folder.glob("_cdc_previous-*.json")]) == (2 if by == "upkeep" else 1)
     store.roll_back(made, Due("y", {}))
     assert [row["id"] for row in store.read(made).collect()] == [1]
+    store.close()
+
+
+def test_columns_called_as_delta_calls_its_own_beside_deletion_vectors(
+    apply_spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its MERGE fails beside them at the first row that it changes: such a table is kept without, from then on."""
+    setting, was, store, _ = _orders(apply_spark, tmp_path)
+    names = ("path", "filePath", "rowIndexCol", "deletionVectorId")
+    columns = (("id", Kind("int64")), *((name, Kind("string")) for name in names))
+    versions = [Version("c", "public", "orders", "t", 2, ("id",), columns)]
+    now = target([Version("c", "public", "orders", "t", 1, ("id",), columns[:1]), *versions], {})
+
+    def apply(made: TargetTable, at: int, *events: tuple[str, int]) -> None:
+        more = (f"v{at}",) * (len(made.columns) - 1)
+        rows = [(op, number, *more, position(at)) for op, number in events]
+        fields = ", ".join(f"{column.name} {'bigint' if column.name == 'id' else 'string'}" for column in made.columns)
+        frame = setting.spark.createDataFrame(rows, f"_cdc_op string, {fields}, _cdc_position string")
+        store.apply(Batch(made, frame, len(rows), position(at)))
+
+    store.open(was)
+    apply(was, 1, *(("c", number) for number in range(5)))
+    apply(was, 2, ("u", 0), ("d", 1))
+    assert store._log(was).snapshot().numDeletedRecordsOpt().isDefined()
+    store.open(now)
+    apply(now, 3, ("u", 0), ("d", 2), ("c", 7))
+    apply(now, 4, ("u", 3), ("u", 7), ("d", 4))
+    found = {row["id"]: {row[name] for name in names} for row in store.read(now).collect()}
+    assert found == {0: {"v3"}, 3: {"v4"}, 7: {"v4"}}
     store.close()

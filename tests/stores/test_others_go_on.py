@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import orjson
+import psycopg2
 import psycopg2.errors
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -358,6 +359,34 @@ def test_a_server_that_loses_what_it_had_committed_while_the_job_runs(postgres18
     ]
     store.fold([], shown(7))
     store.close()
+
+
+def test_a_function_of_somebody_that_finds_no_name_is_told(postgres18: Database) -> None:
+    """It finds it in their sessions: the job's look in pg_catalog alone. So of a trigger, and of one for statements."""
+    postgres18.execute(
+        "CREATE TABLE told (id int)",
+        "CREATE TABLE audit (id int)",
+        "CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN INSERT INTO audit VALUES (NEW.id); RETURN NEW; END'",
+        "CREATE TRIGGER noted BEFORE INSERT ON told FOR EACH ROW EXECUTE FUNCTION noted()",
+        "INSERT INTO told VALUES (1)",
+    )
+    server = Server(postgres18.url, "stores.copy")
+
+    def write() -> None:
+        with server.transaction("applying a batch") as cur:
+            cur.execute("INSERT INTO public.told VALUES (2)")
+
+    with pytest.raises(OperatorError, match=r'relation "audit" does not exist \(42P01\)') as caught:
+        write()
+    helps = "function public.noted has to name it with its schema, or to be given a search_path"
+    assert (caught.value.hint or "").startswith(helps)
+    assert isinstance(caught.value.__cause__, psycopg2.Error)
+    assert f"undefined table (42P01): {helps}" in refused_rows.reason(caught.value.__cause__)
+    postgres18.execute("ALTER FUNCTION noted() SET search_path = public")
+    write()
+    server.close()
+    assert postgres18.rows("SELECT id FROM audit") == [(1,), (2,)]
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,28 @@ def test_a_name_that_postgresql_would_cut_off(postgres18: Database) -> None:
     store.close()
 
 
+def test_a_name_that_postgresql_keeps_for_itself(postgres18: Database) -> None:
+    """As another database does not; the server's own words tell no way out."""
+    store, plain = PostgresStore(Server(postgres18.url, "stores.copy"), "shop"), ApplyTable(stores=("copy",))
+    version = Version(
+        "shop", "public", "t", "shop.public.t", 1, ("id",), (("id", Kind("int64")), ("xmin", Kind("int64")))
+    )
+    for made, said, hint in (
+        (version, "has a column “xmin” of its own", "rename: {xmin: …} under tables.public.t, or columns: […]"),
+        (
+            replace(version, schema="pg_shop", columns=version.columns[:1]),
+            "that begin with pg_",
+            "leave this table out",
+        ),
+    ):
+        for look in (store.foresee, store.open):
+            with pytest.raises(OperatorError, match=said) as told:
+                look(projected_table([made], plain))
+            assert hint in (told.value.hint or "")
+    store.open(projected_table([version], replace(plain, rename={"xmin": "least"})))
+    store.close()
+
+
 def test_a_reader_of_what_is_ours_alone_holds_nothing_up(copies: Copies, postgres18: Database) -> None:
     """A `pg_dump` of the database has a lock on each table of it, for as long as it takes."""
     copies.fold(customers=created(1))

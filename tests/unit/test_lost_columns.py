@@ -92,7 +92,14 @@ def test_a_column_that_the_source_dropped_and_made_again_is_no_new_one() -> None
 
 
 @pytest.mark.parametrize(
-    ("store", "name"), [("iceberg", "_deleted"), ("iceberg", "_file"), ("delta", "_metadata"), ("delta", "_row_id_")]
+    ("store", "name"),
+    [
+        ("iceberg", "_deleted"),
+        ("iceberg", "_file"),
+        ("delta", "_file_name_"),
+        ("delta", "_metadata"),
+        ("delta", "_row_id_"),
+    ],
 )
 def test_a_name_that_a_table_format_has_for_itself_is_refused_before_anything_is_made(
     store: str, name: str, monkeypatch: pytest.MonkeyPatch

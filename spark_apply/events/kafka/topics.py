@@ -6,7 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclOperation,
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import ConfigError
@@ -26,6 +31,8 @@ _NOT_SEEN: Final = frozenset(
 """What brokers answer to a name that no topic has, that this user may not see, or that none can have."""
 
 
+_TO_READ: Final = {AclOperation.READ: "Read", AclOperation.DESCRIBE_CONFIGS: "DescribeConfigs"}
+"""What a job must be allowed of each topic of a table, by Kafka's tools' names; ``Describe`` comes with ``Read``."""
 _NAMED: Final = 5
 """So many topics are named that have partitions without a leader."""
 
@@ -52,6 +59,34 @@ def partition_counts(admin: AdminClient, names: Iterable[str]) -> dict[str, int]
         except KafkaException as exc:
             if exc.args[0].code() not in _NOT_SEEN:
                 raise
+    return found
+
+
+def missing_rights(source: ApplySource, names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the topics that this user may not read, with the operations that are missing.
+
+    Of one that it may not see, nothing says whether it exists. Raises OperatorError without an answer in 10 s.
+    """
+    admin, asked, found = _admin(source), sorted(set(names)), dict[str, list[str]]()
+    answers = (
+        admin.describe_topics(
+            TopicCollection(asked), include_authorized_operations=True, request_timeout=ANSWER_WITHIN_S
+        )
+        if asked
+        else {}
+    )
+    for name, future in answers.items():
+        try:
+            allowed = future.result().authorized_operations
+        except KafkaException as exc:
+            if exc.args[0].code() not in _NOT_SEEN:
+                raise unreachable(source, exc) from exc
+            if exc.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                found[name] = [*_TO_READ.values()]
+        else:
+            missing = [told for operation, told in _TO_READ.items() if operation not in (allowed or _TO_READ)]
+            if missing:
+                found[name] = missing
     return found
 
 

@@ -11,9 +11,10 @@ from cdc.config.apply_config import ApplyTable
 from cdc.config.config import ApplyConfig
 from cdc.encode.table_log import log_of
 from cdc.model.errors import CdcError, OperatorError
+from cdc.model.hints import grant
 from spark_apply.events.expressions import resolved
 from spark_apply.events.kafka.schema_topic import schema_versions
-from spark_apply.events.kafka.topics import existing_topics
+from spark_apply.events.kafka.topics import existing_topics, missing_rights
 from spark_apply.events.projection import followed_table
 from spark_apply.events.refusals import without_log
 from spark_apply.events.selection import fitting, fitting_one, stops_all
@@ -100,12 +101,23 @@ def without_logs(config: ApplyConfig, chosen: Chosen) -> dict[str, str]:
 
 
 def without_topics(config: ApplyConfig, chosen: Chosen) -> dict[str, Unusable]:
-    """Return the tables whose topic does not exist."""
-    there = existing_topics(config.source, [topic_of(*of) for of in chosen.values()])
+    """Return the tables whose topic does not exist, or that this user may not read: Spark reads all topics together.
+
+    Where that is said of all topics, it is left to what reads them: a broker of another maker may not tell rights.
+    """
+    topics = {topic_of(*of) for of in chosen.values()}
+    refused, there = missing_rights(config.source, topics), existing_topics(config.source, topics)
+    refused = refused if refused.keys() < topics else {}
     found = dict[str, Unusable]()
     for table, (settings, versions) in chosen.items():
         topic = topic_of(settings, versions)
-        if topic not in there:
+        if topic in refused:
+            error = OperatorError(
+                f"{table}: this user may not read its topic {topic} ({', '.join(refused[topic])})",
+                hint=grant(config.source.bootstrap_servers, config.source.options, refused[topic], topic),
+            )
+            found[table] = Unusable(settings, topic, error, lost=True)
+        elif topic not in there:
             error = OperatorError(
                 f"{table}: its topic {topic} does not exist at {config.source.bootstrap_servers}",
                 hint=f"was it deleted? {DELETED}",

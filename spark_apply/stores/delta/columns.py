@@ -26,8 +26,11 @@ VECTORS = "delta.enableDeletionVectors"
 _MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
 _IN_FILES, _CHANGED = "delta.columnMapping.physicalName", "delta.typeChanges"
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
-TAKEN: Final = ("__delta_internal_is_row_deleted", "_metadata", "_row_id_", "_tmp_metadata_row_index")
+TAKEN: Final = ("__delta_internal_is_row_deleted", "_file_name_", "_metadata", "_row_id_", "_tmp_metadata_row_index")
 """Names of columns that Delta has for its own in a MERGE."""
+_OF_VECTORS: Final = frozenset({"deletionVectorId", "filePath", "path", "rowIndexCol"})
+"""Names that Delta's MERGE gives columns of its own where it notes which rows of a file are deleted; beside one of the
+table's it fails. See https://github.com/delta-io/delta/issues/5296."""
 _THERE = ("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
 
 _PROPERTIES = {
@@ -41,7 +44,7 @@ def create(log: DeltaLog, table: TargetTable) -> None:
     """Make an empty table. Raises OperatorError where its folder is something else."""
     wanted = lake_row_type(stored(table))
     columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in wanted)
-    properties = {**_PROPERTIES, IDENTITY: stamp(table), MARK: NEW.to_json()}
+    properties = {**_PROPERTIES, **_vectors(table), IDENTITY: stamp(table), MARK: NEW.to_json()}
     if any(_NEEDS_MAPPING.search(field.name) for field in wanted):
         properties[_MAPPING] = "name"
     try:
@@ -64,6 +67,14 @@ def evolve(log: DeltaLog, table: TargetTable, *, but: Iterable[T.StructField] = 
         else:
             need(log, {_WIDENING: "true"})
             log.spark.sql(f"ALTER TABLE {log.name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
+    if vectors := _vectors(table):
+        need(log, vectors)
+
+
+def _vectors(table: TargetTable) -> Properties:
+    """Return the property of a table of which files are written again where rows of them change."""
+    beside = not _OF_VECTORS.isdisjoint(column.name for column in stored(table).columns)
+    return {VECTORS: "false"} if beside else {}
 
 
 def changes(log: DeltaLog, table: TargetTable, *, but: Iterable[T.StructField] = ()) -> Iterator[Change]:

@@ -10,7 +10,7 @@ from typing import Final
 import psycopg2
 import psycopg2.errors
 
-from spark_apply.stores.postgres.session.server import Cursor, passes
+from spark_apply.stores.postgres.session.server import Cursor, passes, unfound_in
 
 _OF_ROWS: Final = ("09", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0", "XX")
 """SQLSTATE classes by which a server refuses a row: its values, its size, a constraint, a trigger, a function.
@@ -44,7 +44,8 @@ def reason(exc: psycopg2.Error) -> str:
         condition = "an error of its own"
     named = {"constraint": exc.diag.constraint_name, "column": exc.diag.column_name}
     where = "".join(f", {kind} {name}" for kind, name in named.items() if name)
-    return f"PostgreSQL refuses the row: {condition} ({code}){where}"
+    unfound = unfound_in(exc)
+    return f"PostgreSQL refuses the row: {condition} ({code}){where}{f': {unfound}' if unfound else ''}"
 
 
 class UndoneError(Exception):

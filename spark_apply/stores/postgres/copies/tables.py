@@ -20,6 +20,8 @@ from spark_apply.stores.postgres.values.types import holds, widens
 OURS = "cdc_apply"
 """The schema of the tables that are not for readers."""
 MAX_NAME_BYTES = 63
+_SYSTEM: Final = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
+"""Columns that each table has. See https://www.postgresql.org/docs/current/ddl-system-columns.html."""
 COPY_BYTES = 1 << 20
 _FILLFACTOR = 85
 """Leaves room in each page for newer versions of its rows, which then need no new index entries (HOT)."""
@@ -220,11 +222,17 @@ def has_key(cur: Cursor, tables: Tables) -> bool:
 
 
 def check_names(table: TargetTable) -> None:
-    """Raise OperatorError for names that PostgreSQL would cut off, and take for others."""
+    """Raise OperatorError for names that PostgreSQL would cut off, and take for others, or keeps for itself."""
     for name in (table.schema, table.copy_name, *(column.name for column in table.columns)):
         if len(name.encode()) > MAX_NAME_BYTES:
             msg = f"{table.qualified}: the name “{name}” is longer than PostgreSQL's {MAX_NAME_BYTES} bytes"
             raise OperatorError(msg, hint=_shorter(table, name))
+    for name in (column.name for column in table.columns if column.name in _SYSTEM):
+        msg = f"{table.qualified}: each table of PostgreSQL has a column “{name}” of its own"
+        raise OperatorError(msg, hint=_shorter(table, name))
+    if table.schema.startswith("pg_"):
+        msg = f"{table.qualified}: PostgreSQL keeps names of schemas that begin with pg_ for itself"
+        raise OperatorError(msg, hint=_shorter(table, table.schema))
 
 
 def _shorter(table: TargetTable, name: str) -> str:

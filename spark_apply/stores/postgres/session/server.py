@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -66,6 +67,10 @@ _UNDO = (
 _ALTERED = ("428C9", "0A000", "42P10", "55000")
 """SQLSTATEs of a table that another hand has altered: an identity or a generated column, a rule, a key that is gone, or
 deferrable, a publication without a replica identity."""
+_UNFOUND = ("3F000", "42704", "42883", "42P01")
+"""SQLSTATEs of a name that is of nothing: a schema's, an object's, a function's, a table's."""
+_FUNCTION = re.compile(r'function ([\w.$"]+)\(')
+"""In what the server says of where an error is."""
 _SHORT = "53"
 _LOCKED = "55P03"
 """What a ``lock_timeout`` says: ours, or one of the role or the database."""
@@ -269,8 +274,19 @@ class Server:
         reason = _UNQUOTED.get(code[:2]) or str(exc.diag.message_primary)
         reason = f"{reason} ({code})"
         undo = _UNDO if doing == _APPLYING and code in _ALTERED else None
-        missing = "grant what is missing to this user" if code == "42501" else undo
+        missing = "grant what is missing to this user" if code == "42501" else undo or unfound_in(exc)
         return OperatorError(f"{self._where}: {doing}: {reason}", hint=missing)
+
+
+def unfound_in(exc: psycopg2.Error) -> str | None:
+    """Say what helps where a function of somebody's, as of a trigger, finds no name: it does in their own sessions."""
+    function = _FUNCTION.search(exc.diag.context or "")
+    if function is None or exc.pgcode not in _UNFOUND:
+        return None
+    return (
+        f"function {function[1]} has to name it with its schema, or to be given a search_path (ALTER FUNCTION … SET "
+        "search_path = …): the job’s sessions look in pg_catalog alone, as PostgreSQL’s own subscriptions do"
+    )
 
 
 def wait_for_locks(cur: Cursor, *, again: bool = False) -> None:
