@@ -178,7 +178,7 @@ id
     SELECT id, i > 1 = b AS p, i < j <=> b <> c AS q FROM public.t WHERE i > j = b IS NOT NULL AND i < 3 >= c
 
 id
-    SELECT id, 'it''s' AS a, '\\u0041\\101' AS b, 'a' 'b' AS c, "d" AS d, 'a\\qb' AS e FROM public.t
+    SELECT id, 'it\\'s' AS a, '\\u0041\\101' AS b, 'a' 'b' AS c, "d" AS d, 'a\\qb' AS e FROM public.t
 """
 
 
