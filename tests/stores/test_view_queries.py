@@ -99,6 +99,15 @@ k
     SELECT f AS k FROM public.t INTERSECT SELECT x FROM public.u UNION ALL SELECT i FROM public.t WHERE i > 7
 
 k
+    SELECT i AS k FROM public.t WHERE i > 2
+    UNION SELECT j FROM public.t WHERE j < 2 INTERSECT SELECT i FROM public.u WHERE i < 1
+    EXCEPT SELECT j FROM public.u WHERE j > 0 INTERSECT SELECT i FROM public.u WHERE i < 9
+
+id
+    SELECT id, i = 1 IS NULL AS p, i + j > l IS NOT NULL AS q, b = c IS NOT DISTINCT FROM true AS r, 1.50BD AS d,
+    2BD * i AS e, 2 * mod(l, 5) AS f, 7 - mod(i, 3) % 2 AS g FROM public.t
+
+k
     SELECT k, count(*) AS n FROM (SELECT l AS k FROM public.t UNION ALL SELECT f FROM public.u) z GROUP BY k
 
 k
@@ -169,7 +178,7 @@ id
     SELECT id, i > 1 = b AS p, i < j <=> b <> c AS q FROM public.t WHERE i > j = b IS NOT NULL AND i < 3 >= c
 
 id
-    SELECT id, 'it''s' AS a, '\\u0041\\101' AS b, 'a' 'b' AS c, "d" AS d, 'a\\qb' AS e FROM public.t
+    SELECT id, 'it\\'s' AS a, '\\u0041\\101' AS b, 'a' 'b' AS c, "d" AS d, 'a\\qb' AS e FROM public.t
 """
 
 

@@ -47,6 +47,11 @@ REFUSED: list[tuple[str, str, str]] = [
         "correct it",
     ),
     ("SELECT 'abc FROM public.t", "a quote or a comment has no end", "close it"),
+    (
+        "SELECT id\nFROM public.t WHERE g = 'it''s'",
+        "line 2: this is no SQL of Spark: Adjacent string literals need to be separated by whitespace",
+        r"a quote in a text is \'",
+    ),
     ("", "the SQL is empty", "write one SELECT"),
     ("SELECT id FROM public.t; SELECT id FROM public.t", "has 2 statements", "write one SELECT"),
     ("DELETE FROM public.t", "a view is a SELECT, and this is DELETE", "write one SELECT"),

@@ -29,6 +29,8 @@ _TUMBLING = (
 )
 
 
+_QUOTE = r"a quote in a text is \' (two of them are none in Spark 4.0); or write a space between two texts"
+
 _UNIT_AT = {
     "DATE_TRUNC": (0, 2),
     "TRUNC": (1, 2),
@@ -113,6 +115,8 @@ class _AnsiSpark(SparkSql):
 
     class Parser(SparkSql.Parser):
         STRICT_CAST = True
+        ADJACENT_STRINGS_CANNOT_BE_CONNECTED = True
+        """``'it''s'`` is ``its`` in Spark 4.0, and in no other database."""
         FUNCTIONS = {  # noqa: RUF012 - as the base class has it
             **SparkSql.Parser.FUNCTIONS,
             "EVERY": exp.LogicalAnd.from_arg_list,
@@ -151,7 +155,11 @@ class Written:
             where = f" line {first['line']}:" if first.get("line") else ""
             raise ConfigError(
                 f"views.{self.view}.{self.part}:{where} this is no SQL of Spark: {_plain(what)}{near}",
-                hint=_TUMBLING if re.search(r"\bwindow\s*\(", self.text, re.IGNORECASE) else "correct it",
+                hint=_QUOTE
+                if what.startswith("Adjacent")
+                else _TUMBLING
+                if re.search(r"\bwindow\s*\(", self.text, re.IGNORECASE)
+                else "correct it",
             ) from error
         except SqlglotError as error:  # a text or a comment without an end
             raise self.refuse("this is no SQL of Spark: a quote or a comment has no end", hint="close it") from error
