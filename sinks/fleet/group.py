@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from cdc.fleet.seams import Assigned, Away, GroupMember, Lost, News, Revoked, clock_s
+from cdc.model.errors import CdcError
 from sinks.client.failures import DRIVER_ERRORS, translate
 
 SESSION_S: Final = 6.0
@@ -28,6 +29,8 @@ _POLL_S: Final = 0.2
 _AGAIN_S: Final = 5.0
 _ASK_S: Final = 15.0
 _LED_WITHIN_S: Final = 10.0
+_OUT_S: Final = 20.0
+"""So long after an error of the client's the group is asked whether this member is in it."""
 _TOO_EARLY: Final = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -42,7 +45,7 @@ class GroupMembership:
     """Joins at once, and again after every failure, until it is closed."""
 
     def __init__(self, servers: str, options: Mapping[str, str], topic: str, member: str) -> None:
-        self._servers, self._topic = servers, topic
+        self._servers, self._options, self._topic = servers, options, topic
         self._settings = {
             **options,
             "bootstrap.servers": servers,
@@ -64,6 +67,7 @@ class GroupMembership:
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._over = threading.Event()
         self._identity = ""
+        self._in_doubt_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="cdc-fleet-group", daemon=True)
         self._thread.start()
 
@@ -90,7 +94,7 @@ class GroupMembership:
                 self._over.wait(_AGAIN_S)
 
     def _follow(self) -> None:
-        consumer = Consumer(self._settings, logger=log)
+        consumer = Consumer({**self._settings, "error_cb": self._doubt}, logger=log)
         try:
             consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
             while not self._over.is_set():
@@ -99,8 +103,27 @@ class GroupMembership:
                 error = message.error() if message is not None else None
                 if error is not None:
                     self._hear(error)
+                if not consumer.assignment() and self._is_out():
+                    break  # a new client reads certificates and keys again
         finally:
             consumer.close()
+
+    def _doubt(self, _error: object = None) -> None:
+        if self._in_doubt_s is None:
+            self._in_doubt_s = clock_s()
+
+    def _is_out(self) -> bool:
+        """Whether the group, as another client sees it, does not have this member."""
+        if self._in_doubt_s is None or clock_s() - self._in_doubt_s < _OUT_S:
+            return False
+        self._in_doubt_s = None
+        try:
+            return all(
+                member.identity != self._identity for member in describe(self._servers, self._options, self._topic)
+            )
+        except CdcError:  # nobody can ask it
+            self._doubt()
+            return False
 
     def _hear(self, error: KafkaError) -> None:
         said = translate(KafkaException(error), self._servers, f"following group {self._topic}")
@@ -110,6 +133,7 @@ class GroupMembership:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
+        self._in_doubt_s = None
         consumer.pause(partitions)  # their records are read by `FollowedRecords`
         self._news.put(Assigned(tuple(p.partition for p in partitions), clock_s()))
 

@@ -207,25 +207,31 @@ class FollowedRecords:
         return "" if identity == _NO_IDENTITY else identity
 
     def _watch(self) -> None:
+        failed = False
         while not self._over.wait(_LOOK_S):
             try:
+                if failed:  # a client knows certificates and keys as they were when it was made
+                    self._admin = AdminClient({**self._options, "bootstrap.servers": self._servers}, logger=log)
                 identity = self._looked_up()
-                if identity in ("", self._identity):
+                if not identity or (identity == self._identity and not failed):
                     continue
                 found, consumer = self._read()
             except (*DRIVER_ERRORS, CdcError) as exc:
                 log.debug("topic %s cannot be looked at: %s", self._topic, type(exc).__name__)
+                failed = True
                 continue
-            if not any(key.startswith(CONNECTOR) for key in found):  # somebody is about to add the entries again
-                consumer.close()
+            is_another = identity != self._identity
+            if is_another and not any(key.startswith(CONNECTOR) for key in found):
+                consumer.close()  # somebody is about to add the entries again
                 continue
-            if self._identity:
+            if is_another and self._identity:
                 member_log.warning("topic %s was made again: its %d records are what counts now", self._topic,
                                    len(found))  # fmt: skip
+            if self._identity:
                 self._next.put((found, consumer))
             else:  # it could not be told before
                 consumer.close()
-            self._identity = identity
+            self._identity, failed = identity, False
 
     def changed(self) -> Mapping[str, bytes] | None:
         with suppress(queue.Empty):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -29,6 +33,13 @@ from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.dev.servers import kafka as dev_kafka
 from cdc.dev.servers.process import Server, Settings
+from cdc.fleet.fleet_config import FleetConfig
+from cdc.fleet.seams import Assigned
+from sinks.fleet import group as fleet_group
+from sinks.fleet import topic as fleet_topic
+from sinks.fleet.group import GroupMembership
+from sinks.fleet.topic import FleetTopic, FollowedRecords
+from sinks.topics.records import signals
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.job.copies.chosen import without_topics
@@ -37,7 +48,7 @@ from tests.canary import CANARY
 from tests.conftest import Database
 from tests.integration.certificates import Authority
 from tests.integration.connector import Connector
-from tests.integration.running import Running, same
+from tests.integration.running import Running, eventually, same
 from tests.integration.tls_front import tls_front
 from tests.integration.token_provider import TokenProvider
 
@@ -356,6 +367,54 @@ def test_kafka_that_is_not_believed(
         assert "Traceback" not in done.stderr
     topics = AdminClient({"bootstrap.servers": secured.plain}).list_topics(timeout=60).topics
     assert not [topic for topic in topics if topic.startswith(kit.connector.name)]
+
+
+def test_an_authority_that_is_renewed_while_things_run(
+    secured: Secured, authority: Authority, stranger: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client keeps the certificates that it began with: one that cannot connect any more is replaced.
+
+    A connector heard no command any more, and a fleet's members neither one another nor what was added.
+    """
+    monkeypatch.setattr(signals, "_AGAIN_S", 0.5)
+    monkeypatch.setattr(fleet_group, "_OUT_S", 0.5)
+    monkeypatch.setattr(fleet_topic, "_LOOK_S", 0.5)
+    for module in (fleet_group, fleet_topic):
+        monkeypatch.setattr(module, "_ASK_S", 2.0)
+    renewed = tmp_path / "ca.pem"
+    renewed.write_bytes(stranger.ca.read_bytes())
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
+    login |= {"sasl.username": "cdc", "sasl.password": CANARY}
+    now, late = login | {"ssl.ca.location": str(authority.ca)}, login | {"ssl.ca.location": str(renewed)}
+    servers = f"localhost:{secured.port}"
+    fleet = FleetTopic(FleetConfig(fleet="renewed", bootstrap_servers=secured.plain))
+    fleet.make(1)
+    group = AclBinding(
+        *(ResourceType.GROUP, fleet.topic(), ResourcePatternType.LITERAL, "User:cdc", "*"),
+        *(AclOperation.ALL, AclPermissionType.ALLOW),
+    )
+    admin = AdminClient({"bootstrap.servers": secured.plain})
+    admin.create_acls([group])[group].result(30)
+    with contextlib.ExitStack() as stack:
+        options = dict(now)
+        records = stack.enter_context(closing(FollowedRecords(servers, options, fleet.topic())))
+        records.changed()
+        records._consumer.close()
+        options |= late
+        records._admin = AdminClient({**late, "bootstrap.servers": servers})
+        records._consumer = Consumer({**late, "bootstrap.servers": servers, "group.id": "none"})
+        with monkeypatch.context() as patched:
+            patched.setattr(signals, "read_to_end", lambda *_: iter(()))
+            commands = stack.enter_context(closing(signals.Commands(servers, late, fleet.topic())))
+        membership = stack.enter_context(closing(GroupMembership(servers, late, fleet.topic(), "m")))
+        fleet.write("connector/a", b"1")
+        time.sleep(1)
+        assert commands.waiting() == []
+        assert records.changed() is None
+        renewed.write_bytes(authority.ca.read_bytes())
+        eventually(commands.waiting, "a command is heard")
+        eventually(lambda: records.changed() == {"connector/a": b"1"}, "an entry is heard")
+        eventually(lambda: isinstance(membership.news(1), Assigned), "it is in the group")
 
 
 @pytest.mark.full  # Kafka that is not believed, above

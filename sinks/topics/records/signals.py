@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
+from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -17,6 +19,8 @@ from sinks.topics.topics import Topics
 
 _ASK_S = 15.0
 _AT_ONCE = 100
+_AGAIN_S: Final = 30.0
+"""A client that has told of an error is replaced after so long: it knows certificates and keys as they were."""
 
 log = logging.getLogger("cdc.kafka")
 
@@ -26,28 +30,40 @@ class Commands:
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, str], topic: str) -> None:
         self._waiting: dict[bytes, bytes] = {}
-        self._servers = bootstrap_servers
-        end = 0
+        self._servers, self._topic, self._next = bootstrap_servers, topic, 0
         for message in read_to_end(bootstrap_servers, options, topic, "read_committed"):
-            _hear(self._waiting, message.key(), message.value())
-            end = (message.offset() or 0) + 1
-        self._consumer = Consumer(
-            {
-                **options,
-                "bootstrap.servers": bootstrap_servers,
-                "socket.keepalive.enable": "true",
-                "group.id": "cdc-commands",
-                "enable.auto.commit": "false",
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "queued.max.messages.kbytes": "1024",
-            },
-            logger=log,
-        )
-        self._consumer.assign([TopicPartition(topic, 0, end)])
+            self._hear(message)
+        self._settings: dict[str, Any] = {
+            **options,
+            "bootstrap.servers": bootstrap_servers,
+            "socket.keepalive.enable": "true",
+            "group.id": "cdc-commands",
+            "enable.auto.commit": "false",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "queued.max.messages.kbytes": "1024",
+            "error_cb": self._failed,
+        }
+        self._consumer = self._open()
+
+    def _open(self) -> Consumer:
+        self._is_failing, self._opened_s = False, time.monotonic()
+        consumer = Consumer(self._settings, logger=log)
+        consumer.assign([TopicPartition(self._topic, 0, self._next)])
+        return consumer
+
+    def _failed(self, _error: object) -> None:
+        self._is_failing = True
+
+    def _hear(self, message: Any) -> None:  # noqa: ANN401 - the client's
+        _hear(self._waiting, message.key(), message.value())
+        self._next = (message.offset() or 0) + 1
 
     def waiting(self) -> list[tuple[bytes, bytes]]:
         """Return those not answered, oldest first."""
+        if self._is_failing and time.monotonic() - self._opened_s > _AGAIN_S:
+            self._consumer.close()
+            self._consumer = self._open()
         for _ in range(_AT_ONCE):
             try:
                 message = self._consumer.poll(0)
@@ -56,7 +72,7 @@ class Commands:
             if message is None:
                 break
             if message.error() is None:  # the producer notices as well when a broker fails
-                _hear(self._waiting, message.key(), message.value())
+                self._hear(message)
         return list(self._waiting.items())
 
     def answered(self, key: bytes) -> None:
