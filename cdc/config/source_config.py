@@ -29,6 +29,15 @@ MEANINGLESS: Final = {
     "etcd": ("slot", "publication", "server_id"),
 }
 """Keys that mean nothing to a source, by its type."""
+_OF_SCHEME: Final = {
+    "postgres": ("postgres", "triggers"),
+    "postgresql": ("postgres", "triggers"),
+    "mysql": ("mysql", "triggers"),
+    "mariadb": ("mysql", "triggers"),
+    "sqlite": ("triggers",),
+    "etcd": ("etcd",),
+}
+"""The types of a source that go with how its URL begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +121,14 @@ class SourceConfig:
         object.__setattr__(self, "keys", {**self.keys, **keys})
         object.__setattr__(self, "tables", tuple(i.table if isinstance(i, KeyedTable) else i for i in items))
         require(self.url, "url is empty", "url: postgresql://user:${PASSWORD}@host:5432/database")
-        named = {"sqlite": "main", "mysql": "shop", "mariadb": "shop"}.get(self.url.partition(":")[0], "public")
+        scheme = self.url.partition(":")[0]
+        types = _OF_SCHEME.get(scheme, (self.type,))
+        require(
+            self.type in types or self.type not in MEANINGLESS,
+            f"type is {self.type}, and url begins with {scheme}://",
+            f"type: {types[0]}; or another url",
+        )
+        named = {"sqlite": "main", "mysql": "shop", "mariadb": "shop"}.get(scheme, "public")
         require(self.tables, "tables is empty", f"tables: [{named}.orders]")
         for pattern in self.tables:
             schema, dot, table = pattern.removeprefix(LEFT_OUT).partition(".")

@@ -274,6 +274,10 @@ BAD = {
     "more replicas than there are": (
         GOOD + "  replication_factor: 99999\n", "replication_factor: must be 1 or", "default",
     ),
+    "the type of another database": (
+        GOOD.replace("type: postgres", "type: mysql"), "type is mysql, and url begins with postgresql://",
+        "type: postgres",
+    ),
     "a port that is none": (
         GOOD.replace("broker:9092", "a:1,b:99999"), "bootstrap_servers: address 2 is not", "host1:",
     ),

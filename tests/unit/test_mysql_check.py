@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pymysql
 import pytest
 
 from cdc.config.config import ConnectorConfig
@@ -97,3 +98,17 @@ def test_roles_that_are_in_no_session(
     assert found.fix == fix
     monkeypatch.setattr(session, "texts", lambda *_: [])
     assert not list(made._roles(None))
+
+
+@pytest.mark.parametrize(("shown", "right"), [("8.4.3", "REPLICATION CLIENT"), ("11.8.1-MariaDB", "BINLOG MONITOR")])
+def test_a_user_without_rights_is_told_of_all_at_once(monkeypatch: pytest.MonkeyPatch, shown: str, right: str) -> None:
+    """To be sent the log needs a second right, which was told of once the first was there."""
+
+    def texts(*_: object) -> list[list[str]]:
+        cause = pymysql.OperationalError(1227, "Access denied; you need the SUPER privilege")
+        raise session.translate(cause, "reading the log's end") from cause
+
+    monkeypatch.setattr(session, "texts", texts)
+    with pytest.raises(OperatorError, match="may not ask where the log stands") as caught:
+        server.status(None, server.Server(shown, {}, "u@%"))  # type: ignore[arg-type]
+    assert caught.value.hint == f"GRANT REPLICATION SLAVE, {right} ON *.* TO 'u'@'%'"

@@ -456,6 +456,18 @@ def test_what_an_idle_connector_says(caplog: pytest.LogCaptureFixture) -> None:
     assert re.search("no position committed for .*: the last one is lsn 0/9$", caplog.messages[-1])
 
 
+def test_how_a_run_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """A copy that has stood by has committed nothing, and does not say that it has."""
+    caplog.set_level(logging.INFO)
+    shown = RunProgress("c", live=False)
+    shown.stopping = True
+    shown.done()
+    assert caplog.messages[-1] == "c: stopped, nothing was written"
+    shown(_report())
+    shown.done()
+    assert caplog.messages[-1] == "c: stopped, position committed; 5 events in this run"
+
+
 @pytest.mark.parametrize(
     ("phase", "source_ms", "lag_bytes", "upto"),
     [

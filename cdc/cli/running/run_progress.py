@@ -101,7 +101,12 @@ class RunProgress:
         self._log.log(level, "%s: %s", self._name, text)
 
     def done(self) -> None:
-        self.say(logging.INFO, f"{'stopped' if self.stopping else 'caught up'}, position committed")
+        if self._report is None and self.stopping:  # it has stood by, or has made no slot yet
+            self.say(logging.INFO, "stopped, nothing was written")
+            return
+        events = 0 if self._report is None else self._report.events
+        ended = "stopped" if self.stopping else "caught up"
+        self.say(logging.INFO, f"{ended}, position committed; {events:,} events in this run")
 
 
 def reading(found: SnapshotProgress) -> str:

@@ -225,9 +225,10 @@ def status(connection: session.Connection, server: Server) -> tuple[BinlogPositi
         found = session.texts(connection, "reading the log's end", statement)
     except OperatorError as exc:
         if session.is_denied(exc):
+            right = "BINLOG MONITOR" if server.mariadb else "REPLICATION CLIENT"
             raise OperatorError(
                 f"user {server.user} may not ask where the log stands",
-                hint=f"GRANT {'BINLOG MONITOR' if server.mariadb else 'REPLICATION CLIENT'} ON *.* TO {server.account}",
+                hint=f"GRANT REPLICATION SLAVE, {right} ON *.* TO {server.account}",
             ) from exc
         raise
     if not found:
