@@ -26,9 +26,9 @@ class _Followed(ReplicationConnection):
 
     begun: tuple[float, float] | None = None
 
-    def start(self, slot: str, publication: str, lsn: int, *, messages: bool) -> None:
+    def start(self, slot: str, publication: str, lsn: int, *, messages: bool, flushed: int | None = None) -> None:
         _Followed.begun = _now()
-        super().start(slot, publication, lsn, messages=messages)
+        super().start(slot, publication, lsn, messages=messages, flushed=flushed)
 
 
 def run(file: str) -> None:

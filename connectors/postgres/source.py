@@ -54,7 +54,7 @@ class PostgresSource:
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
         self._names = continuity.SlotAndPublication(config.slot, config.publication)
-        self._log = config.source.url, config.slot
+        self._log_key = config.source.url, config.slot
         self._params = session.parameters(config.source.url, f"cdc {config.name}")
         self._claim = Claim(self._params, connector=config.name, slot=config.slot)
         self._sql: psycopg2.extensions.connection | None = None
@@ -195,7 +195,7 @@ class PostgresSource:
     def _sent(self, resume: int) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         """Give what one walsender sends, until another one is asked for."""
         replication, upkeep, assembler = self._walsender(), self._tended(), Assembler()
-        while not afresh.is_due(self._log, self._read_to):
+        while not afresh.is_due(self._log_key, self._read_to):
             self._claim.keep()
             upkeep.tend(following=True)
             self._look()
@@ -248,7 +248,7 @@ class PostgresSource:
             proving.await_free(self._catalog(), self._config.slot)
         self._replication = ReplicationConnection(self._params)
         self._begin(self._read_to, before.kept)
-        afresh.has_begun(self._log, self._read_to)
+        afresh.has_begun(self._log_key, self._read_to)
 
     def _begin(self, resume: int, kept: int | None = None) -> None:
         """Ask for the log. Raises GapError if the slot has been lost since it was compared: a snapshot takes long."""
