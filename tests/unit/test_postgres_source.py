@@ -174,10 +174,10 @@ def test_another_walsender_goes_on_where_one_was_and_confirms_no_more(monkeypatc
     monkeypatch.setattr("connectors.postgres.source.ReplicationConnection", lambda _: another)
     monkeypatch.setattr("connectors.postgres.slot.proving.await_free", lambda *_: None)
     assert _read(frames) == [("272:272", [Op.CREATE])]
-    monkeypatch.setitem(afresh._asked, source._log, 0x118)
+    monkeypatch.setitem(afresh._asked, source._log_key, 0x118)
     assert _read(frames) == [("288:288", [Op.CREATE])]
     assert started == [(0x118, START, True)]
-    assert not afresh.is_due(source._log, 2**62)
+    assert not afresh.is_due(source._log_key, 2**62)
 
 
 def test_transactions_come_whole_and_the_position_follows() -> None:
