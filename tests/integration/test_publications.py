@@ -6,10 +6,12 @@ import re
 import signal
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from connectors.postgres.reliance.ledger import Facts
+from connectors.postgres.reliance.reliance import Reliance
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, ordered, rows, same
@@ -148,6 +150,29 @@ def test_a_publication_changed_while_running(
 
 
 @pytest.mark.every_server
+def test_a_table_out_of_the_publication_while_a_start_looks(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one look's statements the first finds it out, and the last finds it in: nothing is taken for what it was."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    look, alter = Reliance._facts, f"ALTER PUBLICATION cdc_{prefix} {{}} TABLE t"
+    between = [alter.format("ADD"), "INSERT INTO t VALUES (1)", alter.format("DROP")]
+
+    def looked(*of: Any) -> dict[str, Facts]:
+        if len(between) > 1:
+            postgres18.execute(between.pop(), between.pop())
+        found = look(*of)
+        postgres18.execute(*between[:1])
+        between.clear()
+        return found
+
+    monkeypatch.setattr(Reliance, "_facts", looked)
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+
+
 def test_a_publication_missing_in_the_log(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """PostgreSQL 16 sends nothing from before it was made, for ever: a gap, which is closed on demand. 18 goes on."""
     connector = _made(database, kafka, prefix, tmp_path)

@@ -17,7 +17,7 @@ from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Op, Transaction, TransactionBatch
 from cdc.model.change import Message as PublishedMessage
-from cdc.model.errors import BugError, CdcError, GapError, OperatorError, RetryableError
+from cdc.model.errors import BugError, CdcError, ChangedError, GapError, OperatorError, RetryableError
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.catalog.relations import Followed
 from connectors.postgres.pgoutput.changes import Assembler
@@ -35,6 +35,7 @@ from connectors.postgres.pgoutput.messages import (
     Truncate,
     Update,
 )
+from connectors.postgres.reliance import ledger
 from connectors.postgres.reliance.reliance import Reliance
 from connectors.postgres.slot import afresh
 from connectors.postgres.source import PostgresSource
@@ -401,3 +402,20 @@ def test_messages_of_the_log_have_their_place() -> None:
     assert isinstance(transaction, Transaction)
     assert list(transaction.changes) == [PublishedMessage("app", b"in", 0x1F0)]
     assert isinstance(next(frames), Idle)
+
+
+def test_a_table_that_was_out_of_the_publication_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two statements of one look: its entry keeps how it was in it, and the next look finds that it was out."""
+    source, _, _ = _source()
+    facts = ledger.Facts(oid=7, paths=("1:2",), changed="9", made="m", columns={}, parts=[], types={})
+    reliance = source._reliance()
+    reliance._records = ledger.records({"s.orders": facts})
+    looks = iter([(), ("1:3",)])
+    monkeypatch.setattr(ledger, "look", lambda *_: {"s.orders": replace(facts, paths=next(looks))})
+    monkeypatch.setattr("connectors.postgres.slot.slot.left", lambda *_: [])
+    monkeypatch.setattr("connectors.postgres.slot.slot.publication_refusals", lambda *_: [])
+    monkeypatch.setattr(source._followed, "look", lambda _: None)
+    monkeypatch.setattr(source._joining, "look", lambda _: None)
+    assert not source.settled()
+    with pytest.raises(ChangedError, match="did not carry it all the time"):
+        reliance.look()

@@ -95,6 +95,8 @@ class Reliance:
         if again:
             self._join(again)
             found = self._facts(state.carried)
+        if out := ", ".join(_out(state.carried, found)):
+            raise ChangedError(f"table {out} was out of publication {self._publication} a moment ago: looking again")
         raise_first(ledger.refusals(found))
         raise_first(moved(self._rules, state.carried, found))
         made = dict.fromkeys(again, "it is another table of that name, which the publication did not carry at first")
@@ -216,8 +218,8 @@ class Reliance:
                 raise ChangedError(f"{refusals[0].message}: looking again")
             self._followed.require_same(catalog)
             raise refusals[0]
-        self._refused = bool(refusals)
-        if refusals:
+        self._refused = bool(refusals or _out(carried, found))  # one may be in it again by the last statement
+        if self._refused:
             return
         self._require_same(carried, found)
         altered = [name for name, facts in found.items() if ledger.altered(self._records.get(name, ""), facts)]
@@ -249,3 +251,8 @@ class Reliance:
         """Raise ChangedError where rows of tables may have changed without events."""
         if stale := ledger.differences(then, found, self._publication):
             raise ChangedError("; ".join(f"table {name}: {reason}" for name, reason in stale.items()))
+
+
+def _out(then: Mapping[str, str], now: Mapping[str, ledger.Facts]) -> list[str]:
+    """Return the tables that were in the publication when their entries were written, and are not now."""
+    return [name for name, facts in now.items() if not facts.paths and slot.publications({"": then.get(name, "")})]
