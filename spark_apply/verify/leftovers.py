@@ -66,6 +66,8 @@ def _store(config: ApplyConfig, table: str, name: str, *, history: bool) -> dict
     )
     if store.type == "delta":
         what += "; beginnings of its values are in the log, until Delta's next checkpoint after that"
+    else:
+        what += "; where gc.enabled of the table is false, until another hand removes old states"
     return _place(place, "cannot be proved", what)
 
 

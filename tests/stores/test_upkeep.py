@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
+from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
 from spark_apply.model import clock
 from spark_apply.model.store import Due, open_store
@@ -46,6 +47,18 @@ def _nothing_printed(spark: SparkSession) -> Iterator[None]:
     finally:
         console.setOutDirect(before)
     assert heard.size() == 0
+
+
+def _leaves_files_to_others(store: IcebergStore, made: Any, home: Path) -> None:
+    """As a catalog may set for each table: Nessie does, whose branches share files."""
+    on_disk, off = _on_disk(home), "ALTER TABLE {} SET TBLPROPERTIES ('gc.enabled' = '{}')"
+    store._tables.spark.sql(off.format(store.table_name(made), "false"))
+    with pytest.raises(OperatorError, match="its old states and files stay until others remove them"):
+        store.maintain(made)
+    assert _on_disk(home) == on_disk
+    assert not store._cleaned.is_due(made), "else it would be told each hour"
+    store._tables.spark.sql(off.format(store.table_name(made), "true"))
+    store._cleaned.at.clear()
 
 
 def _on_disk(folder: Path) -> set[Path]:
@@ -109,6 +122,8 @@ def test_a_worn_table_is_mended(
     (mark,) = setting.marks(table)
     assert mark.complete.position == position(80, 0)
     store._cleaned.at.clear()  # as if a day had passed
+    if kind == "iceberg":
+        _leaves_files_to_others(store, made, home)
     store.maintain(made)
     assert on_disk - _on_disk(home)
     assert setting.marks(table) == [mark]
