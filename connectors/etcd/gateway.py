@@ -171,8 +171,8 @@ class Gateway:
     def _ask_here(self, method: str, path: str, asked: Mapping[str, Any] | None, doing: str) -> dict[str, Any]:
         with_login = asked is not None and not path.startswith("/v3/auth/")
         status, answer = self._exchange(method, path, asked, doing, self.token() if with_login else "")
-        if with_login and self._token and status != http.HTTPStatus.OK and is_old_login(answer):
-            self._token = None  # it has expired, or rights were changed since
+        if with_login and self.address.user and status != http.HTTPStatus.OK and is_old_login(answer):
+            self._token = None  # it has expired, rights were changed since, or logins are asked for only now
             status, answer = self._exchange(method, path, asked, doing, self.token())
         if status == http.HTTPStatus.OK:
             return answer

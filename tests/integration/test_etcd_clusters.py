@@ -263,6 +263,21 @@ def test_with_logins(shop: EtcdShop, cluster: Server, monkeypatch: pytest.Monkey
     assert "permission denied" in str(running.raised), "of the second one, though it is the first that is asked for"
 
 
+def test_logins_that_are_asked_for_from_now_on(shop: EtcdShop, cluster: Server) -> None:
+    """A connector that knows its login goes on; it ended, with the hint to give it one."""
+    shop.etcd.put("orders/a", b"before")
+    shop.login = f"etcd://capture:p%40ss@{cluster.url.removeprefix('etcd://')}"
+    shop.run()
+    with shop.running() as running:
+        shop.etcd.put("orders/a", b"now")
+        running.eventually(lambda: shop.fold()[0]["value"] == "now")
+        _with_logins(shop.etcd)
+        root = Etcd(cluster.url, root="/")
+        root.call("kv/put", {"key": text(b"/orders/a"), "value": text(b"since")}, token=_log_in(root))
+        running.eventually(lambda: shop.fold()[0]["value"] == "since")
+    assert running.raised is None
+
+
 def test_with_tls(tmp_path: Path) -> None:
     """The server's certificate is checked by its name; a client's is shown where one is asked for."""
     authority = Authority(tmp_path / "tls")
