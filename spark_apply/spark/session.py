@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -188,7 +189,8 @@ def _built(name: str, settings: Mapping[str, str]) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        with _own_interrupts():
+            return builder.getOrCreate()
     except (Py4JError, PySparkException) as exc:
         told = remedy(exc)
         if told is not None:
@@ -197,6 +199,17 @@ def _built(name: str, settings: Mapping[str, str]) -> SparkSession:
         msg = f"Spark did not start on {settings['spark.master']}. {spark_failure(exc)}"
         hint = "is the master up, and do its workers have the memory and the cores that the job asks for?"
         raise OperatorError(msg, hint=hint) from exc
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep the process's handler of Ctrl-C. PySpark's asks the JVM amid another call, whose error then comes first."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def _beside_others(spark: Mapping[str, str]) -> SparkSession:

@@ -102,6 +102,12 @@ def test_a_test_that_ends_the_jvm_is_one_failure(apply_spark: SparkSession, revi
     assert open_session("beside").range(5).count() == 5
 
 
+def test_ctrl_c_stays_what_it_was(apply_spark: SparkSession) -> None:
+    """PySpark's handler asks the JVM amid another call, and `cdc apply --plan` ended with an error of a store."""
+    assert apply_spark.sparkContext
+    assert "pyspark" not in str(getattr(signal.getsignal(signal.SIGINT), "__module__", ""))
+
+
 @pytest.mark.full  # no command starts two at once
 def test_threads_that_start_it_at_once_share_one_jvm_of_which_a_full_heap_is_told(tmp_path: Path) -> None:
     """They leave the process as it was; the setting that is too small is named; workers run nothing of their folder."""
