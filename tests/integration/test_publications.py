@@ -149,7 +149,6 @@ def test_a_publication_changed_while_running(
             assert run.ended() == 0
 
 
-@pytest.mark.every_server
 def test_a_table_out_of_the_publication_while_a_start_looks(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +172,7 @@ def test_a_table_out_of_the_publication_while_a_start_looks(
     same(connector, postgres18, "public.t")
 
 
+@pytest.mark.every_server
 def test_a_publication_missing_in_the_log(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """PostgreSQL 16 sends nothing from before it was made, for ever: a gap, which is closed on demand. 18 goes on."""
     connector = _made(database, kafka, prefix, tmp_path)
