@@ -49,27 +49,48 @@ class JsonlSink(TopiclessSink):
         self._contents = self._position.read()
         self._begin()
         state = self._contents.state
-        if state is not None and state.connector != self._connector:
-            raise VerdictError(
-                f"file {self._path} is written by connector {state.connector}",
-                hint=f"another sink.path for {self._connector}",
-            )
+        self._must_be_ours()
         try:
             self._file = self._open()
         except OSError as exc:
             raise self._unwritable(exc) from exc
         return state
 
+    def _must_be_ours(self) -> None:
+        state = self._contents.state
+        if state is not None and state.connector != self._connector:
+            raise VerdictError(
+                f"file {self._path} is written by connector {state.connector}",
+                hint=f"another sink.path for {self._connector}",
+            )
+
+    def require_place(self) -> None:
+        """Raise what a start would: it is another connector's, or not as this one has left it. Changes nothing."""
+        self._must_be_ours()
+        try:
+            length = self._path.stat().st_size
+        except FileNotFoundError:
+            length = 0
+        except OSError as exc:
+            raise self._unwritable(exc) from exc
+        self._must_begin_as_left(length)
+
     def _open(self) -> IO[bytes]:
         """Open the file at the end of what is committed. Raises OperatorError if a part of that is gone."""
         file = open(self._path, "ab")  # noqa: PTH123, SIM115 - it is closed by `close`
         length = file.tell()
-        if length < self._contents.length or (length and self._contents.state is None):
+        try:
+            self._must_begin_as_left(length)
+        except VerdictError:
             file.close()
-            raise self._changed("lines were taken out of it" if self._contents.state is not None else _BEFORE)
+            raise
         if length > self._contents.length:
             file.truncate(self._contents.length)
         return file
+
+    def _must_begin_as_left(self, length: int) -> None:
+        if length < self._contents.length or (length and self._contents.state is None):
+            raise self._changed("lines were taken out of it" if self._contents.state is not None else _BEFORE)
 
     def _must_be_as_left(self, file: IO[bytes]) -> None:
         """Raise OperatorError if the file is not there any more, or ends elsewhere than the position says."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from cdc.config.config import DEBEZIUM_NAMES, FILE_SINKS, ConnectorConfig, FileSink, SnapshotConfig, load_connector
 from cdc.config.kafka_config import KafkaConfig
@@ -11,6 +12,11 @@ from cdc.config.metrics_config import MetricsConfig
 from cdc.config.source_config import SourceConfig
 from cdc.config.yaml.yaml_binding import load, text_at
 from cdc.model.errors import ConfigError
+
+BEGIN_AGAIN: Final = (
+    "another sink.path and another name begin with a new snapshot; what was changed in the gap is told by that alone"
+)
+"""What helps behind a gap: no command reads rows again into a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,9 @@ class TopiclessSink:
     def check(self, tables: Sequence[Table]) -> bool:  # noqa: ARG002 - the seam's
         return self._contents.state is not None
 
+    def require_place(self) -> None:
+        """Raise what a start would where the file is not as it was left, as far as that is seen without opening it."""
+
     def create(self, tables: Sequence[Table]) -> None:
         pass
 

@@ -180,9 +180,10 @@ class _Erasure:
     def _keys(self) -> list[Columns]:
         """Return the columns of the table's key in each version of it, as the schema topic has them."""
         found: list[Columns] = []
+        free = self._config.source.url.startswith("sqlite:")  # a type says what somebody has called it, no more
         for record in self._described():
             if record["topic"] == self.topic:
-                columns = {column["name"]: column for column in record["columns"]}
+                columns = {of["name"]: {**of, "type": None} if free else of for of in record["columns"]}
                 found.append({name: columns[name] for name in record["key"]})
         return found
 

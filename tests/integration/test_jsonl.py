@@ -141,17 +141,33 @@ def test_what_it_needs_can_be_asked_for(postgres18: Database, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [lines.file]
     assert not postgres18.rows("SELECT FROM pg_replication_slots WHERE slot_name = 'cdc_lines'")
     lines.out.write_text("somebody's\n")
-    assert f"file {lines.out} was there before" in checked()[1]
+    assert f"file {lines.out} is not as this connector has left it: it was there before" in checked()[1]
     lines.out.unlink()
+    postgres18.execute("INSERT INTO t VALUES (1)")
     lines.catch_up()
     code, said = checked()
     assert code == 0, said
     assert f"file {lines.out} is there, and is gone on with" in said
     assert "the log can be followed from" in said
+    held = lines.out.read_bytes()
+    lines.out.unlink()
+    code, said = checked()
+    assert code == 1
+    assert f"file {lines.out} is not as this connector has left it: lines were taken out of it" in said
+    lines.out.write_bytes(held)
+    file = lines.file.read_text()
+    lines.file.write_text(file.replace("lines", "others"))
+    code, said = checked()
+    assert code == 1
+    assert f"file {lines.out} is written by connector lines" in said
+    assert "slot missing" not in said, "that it has none is no gap"
+    lines.file.write_text(file)
     postgres18.execute("SELECT pg_drop_replication_slot('cdc_lines')")
     code, said = checked()
     assert code == 1
     assert "slot missing: cdc_lines is gone" in said
+    assert "another sink.path and another name begin with a new snapshot" in said
+    assert "cdc snapshot start" not in said, "it refuses a connector without topics"
     lines = Lines(tmp_path, postgres18.url, ["public.t"], path=str(tmp_path / "no" / "changes.jsonl"))
     assert "changes.jsonl cannot be written: its folder is not there" in checked()[1]
 

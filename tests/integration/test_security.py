@@ -271,6 +271,8 @@ def test_a_topic_that_an_apply_job_may_not_read(secured: Secured, authority: Aut
     assert "does not exist" in lost["public.none"].error.message
     alone = {of.qualified: (follow, [of]) for of in versions if of.qualified == "public.read"}
     assert without_topics(config, alone) == {}, "what reads it tells"
+    gone = {of.qualified: (follow, [of]) for of in versions if of.qualified == "public.none"}
+    assert list(without_topics(config, alone | gone)) == ["public.none"], "one that is gone says nothing of the others"
     plain = replace(config, source=ApplySource(bootstrap_servers=secured.plain, topic_prefix=prefix))
     assert list(without_topics(plain, {of.qualified: (follow, [of]) for of in versions})) == ["public.none"]
 

@@ -290,4 +290,13 @@ def test_columns_called_as_delta_calls_its_own_beside_deletion_vectors(
     apply(now, 4, ("u", 3), ("u", 7), ("d", 4))
     found = {row["id"]: {row[name] for name in names} for row in store.read(now).collect()}
     assert found == {0: {"v3"}, 3: {"v4"}, 7: {"v4"}}
+    columns = (("id", Kind("int64")), ("v", Kind("string")))
+    other = target([Version("c", "public", "others", "u", 1, ("id",), columns)], {})
+    store.open(other)
+    apply(other, 1, *(("c", number) for number in range(5)))
+    log = store._log(other)
+    log.spark.sql(f"ALTER TABLE {log.name} ADD COLUMNS (path string)")
+    store.open(other)  # as it is where it was set aside
+    apply(other, 2, ("u", 0), ("d", 1))
+    assert {row["id"]: row["v"] for row in store.read(other).collect()}.get(0) == "v2"
     store.close()

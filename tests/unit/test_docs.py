@@ -499,7 +499,7 @@ _IN_FULL_ALONE: Final = {
 
 
 def test_each_promise_is_tried_by_each_push() -> None:
-    """By one of the tests that it names, or by each third push; second witnesses are left to `make test-all`."""
+    """By one of the tests that it names, or by each fourth push; second witnesses are left to `make test-all`."""
     full = _only_in_full()
     assert full >= _IN_FULL_ALONE
     asked = [set(re.findall(r"`(?:tests/[\w/]*/)?(test_\w+)(?:\.py)?`", promise)) for promise in _promises()]

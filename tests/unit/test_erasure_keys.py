@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -162,6 +163,19 @@ def test_a_key_in_another_form_than_that_of_events_is_refused(
                 wanted.must_be_of("s.t", [now], "cdc tail FILE")
             assert caught.value.hint == "as cdc tail FILE shows it"
             wanted.must_be_of("s.t", [{name: {"kind": "string"} for name in key}, now], "cdc tail")  # as it was before
+
+
+@pytest.mark.parametrize(("url", "refused"), [("postgresql://h/d", True), ("sqlite:///d.db", False)])
+def test_a_type_of_sqlite_says_nothing_of_the_form(url: str, refused: bool) -> None:
+    """There a column that is declared as uuid has texts of any form, and a row under one could not be erased."""
+    erasure = object.__new__(_Erasure)
+    erasure._config = cast("Any", SimpleNamespace(source=SimpleNamespace(url=url)))
+    erasure.topic = "p.main.t"
+    column = {"name": "id", "type": "uuid", "kind": "string"}
+    erasure._described = lambda: [{"topic": "p.main.t", "columns": [column], "key": ["id"]}]  # type: ignore[method-assign]
+    wanted = WantedKey("11eead4f211f4e5482cb63eb56e0454a")
+    with pytest.raises(ConfigError, match="a uuid of 36") if refused else nullcontext():
+        wanted.must_be_of("main.t", erasure._keys(), "cdc tail")
 
 
 @pytest.mark.parametrize(

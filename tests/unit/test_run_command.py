@@ -508,6 +508,13 @@ def test_an_apply_job_off_a_terminal_says_what_it_told_last(capsys: pytest.Captu
     ]
 
 
+@pytest.mark.parametrize("live", [False, True])
+def test_what_a_job_tells_steers_no_terminal(live: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """It names tables, and who makes one chooses its name."""
+    Told("shop", live=live)("warning: public.a\x9b2J\nb in copy is set aside")
+    assert capfd.readouterr().err.endswith("public.a\\x9b2J\\nb in copy is set aside\n")
+
+
 def test_what_a_job_tells_names_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     @click.command()
     @click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path))

@@ -27,13 +27,13 @@ from cdc.cli.inspecting.destination import Destination, destination_of
 from cdc.cli.terminal import JSON_OPTION, LINE, painted, written_out
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
-from cdc.config.file_connector import load_any
+from cdc.config.file_connector import BEGIN_AGAIN, load_any
 from cdc.config.findings import Checked, Finding, Level, as_left_out, as_left_out_for_its_topic, probed, refused
 from cdc.config.table_patterns import named
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.formats.wires import wires_of
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, ConfigError, OperatorError, TopicError
+from cdc.model.errors import CdcError, ConfigError, GapError, OperatorError, TopicError
 from cdc.model.hints import CONNECTOR, pasteable
 from cdc.model.state import State
 from cdc.model.wire import places_of
@@ -89,7 +89,7 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
             now = place.position()
             if now is not None and now != state:
                 state, checked = now, look_at_source(config, now, known=True)
-    findings = [*(_needed(config, finding) for finding in checked.findings), *findings]
+    findings = [*(_in_its_words(config, _needed(config, finding)) for finding in checked.findings), *findings]
     if checked.tables:
         rules = CaptureRules.of_source(config.source)
         beside = {of.about.removeprefix("table ") for of in checked.findings if of.level is not Level.OK}
@@ -113,7 +113,8 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     tables = checked.tables or tuple(_named(config))
     if config.into is None:
         findings += probed("registry", partial(_by_registry, config, place, checked))
-    findings += probed("kafka", partial(place.look, tables, state=state, identity=checked.identity))
+    about = "kafka" if config.into is None else "sink"
+    findings += probed(about, partial(place.look, tables, state=state, identity=checked.identity))
     captured = {*state.tables} if state is not None else set[str]()
     if known:
         findings = _as_a_run_takes_them(config, place, findings, checked.tables, captured)
@@ -126,6 +127,12 @@ def _needed(config: ConnectorConfig, finding: Finding) -> Finding:
     if outbox is None or finding.error is None or finding.about != f"table {outbox.table}":
         return finding
     return refused(finding.about, finding.error)
+
+
+def _in_its_words(config: ConnectorConfig, finding: Finding) -> Finding:
+    """Return the finding of a gap with what helps where events go to a file."""
+    is_of_file = config.into is not None and isinstance(finding.error, GapError)
+    return replace(finding, fix=BEGIN_AGAIN) if is_of_file else finding
 
 
 def _by_what_was_said(

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shlex import quote
+from typing import cast
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, FileSink
 from cdc.config.findings import Finding, Level
+from cdc.files.topicless_sink import TopiclessSink
 from cdc.model.change import Table
 from cdc.model.state import State
 
@@ -45,21 +47,27 @@ def _in_kafka(config: ConnectorConfig) -> Destination:
 def _in_file(file: FileSink, connector: str) -> Destination:
     path, sink = Path(file.path), registry.file_sink(file, connector)
 
-    def look(tables: Sequence[Table], *, state: State | None, **_: object) -> list[Finding]:
+    def position() -> State | None:
+        found = registry.file_sink(file, connector).peek()
+        return found if found is None or found.connector == connector else None  # another one's: `look` says so
+
+    def look(tables: Sequence[Table], **_: object) -> list[Finding]:
         folder = path.absolute().parent
         if not os.access(folder, os.W_OK):
             why = "this user may not write there" if folder.is_dir() else "its folder is not there"
             what = f"file {path} cannot be written: {why}"
             return [Finding(Level.ERROR, "sink", what, f"ls -ld {quote(str(folder))}")]
+        cast("TopiclessSink", registry.file_sink(file, connector)).require_place()
         if not path.exists():
             sink.check(tables)
             return [Finding(Level.OK, "sink", f"file {path} will be made at the start")]
-        if file.type == "jsonl" and state is None and path.stat().st_size:
-            return [Finding(Level.ERROR, "sink", f"file {path} was there before", "another sink.path")]
+        if not os.access(path, os.W_OK):
+            what = f"file {path} cannot be written: this user may not write to it"
+            return [Finding(Level.ERROR, "sink", what, f"ls -l {quote(str(path))}")]
         return [Finding(Level.OK, "sink", f"file {path} is there, and is gone on with")]
 
     return Destination(
-        lambda: registry.file_sink(file, connector).peek(),
+        position,
         lambda **_: list(sink.schemas()),
         sink.topic,
         look,

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import orjson
 
-from cdc.cli.terminal import JSON_OPTION, seconds_of
+from cdc.cli.terminal import JSON_OPTION, say, seconds_of
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, load_apply
 from cdc.model.change import Position
@@ -66,8 +66,8 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
         click.echo(pasteable(held_back, {APPLY: file}), err=True)
     for store, at in late.items():
         message, hint = _why(store, at, Position.parse(parsed["position"]))
-        click.echo(f"not within {timeout_s:g} s: {message}", err=True)
-        click.echo(f"hint:  {pasteable(hint, {APPLY: file})}", err=True)
+        say(f"not within {timeout_s:g} s: {message}", err=True)
+        say(f"hint:  {pasteable(hint, {APPLY: file})}", err=True)
     return int(bool(late))
 
 

@@ -125,7 +125,7 @@ class Told:
         if self._live:
             if warning:
                 clear_progress()
-                tell(text)
+                tell(written_out(text))
             else:
                 show_progress(text)
         elif warning or not text.startswith(_BATCH):
@@ -155,7 +155,7 @@ class Told:
         if self._place is not None:
             tell(line(time.time(), level, text, self._place))
         else:
-            tell(f"{instant(time.time())} {level:<7} {self._name}: {text}")
+            tell(f"{instant(time.time())} {level:<7} {self._name}: {written_out(text)}")
 
 
 def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:

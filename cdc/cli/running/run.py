@@ -26,7 +26,7 @@ from cdc.cli.running.supervise import supervise
 from cdc.cli.terminal import ALIVE_S, Alive, instant, seconds_of, tell
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
-from cdc.config.file_connector import load_any
+from cdc.config.file_connector import BEGIN_AGAIN, load_any
 from cdc.config.reread import reread
 from cdc.files.topicless_sink import UNSENT
 from cdc.fleet.report import Reporter
@@ -43,9 +43,6 @@ from cdc.telemetry.json_log import Place, line
 
 _GC_OBJECTS = 50_000
 
-_BEGIN_AGAIN = (
-    "another sink.path and another name begin with a new snapshot; what was changed in the gap is told by that alone"
-)
 _log = logging.getLogger("cdc")
 
 
@@ -300,6 +297,6 @@ def _follow(
         except GapError as exc:
             if into is None:
                 raise
-            raise GapError(exc.message, hint=_BEGIN_AGAIN, may_pass=exc.may_pass) from exc
+            raise GapError(exc.message, hint=BEGIN_AGAIN, may_pass=exc.may_pass) from exc
     shown.done()
     return None if pipeline.caught_up else stopping.number

@@ -397,7 +397,7 @@ def _unreadable(error: CdcError, result: pq.abc.PGresult) -> CdcError:
     return UnreadableError(
         said,
         hint="it is tried again, and the server's log says more. If it comes each time, log or catalog are damaged "
-        "there, or it is a fault of the server's version, which an update to its newest minor release may remove"
+        "there, or it is a fault of the server's version, which an update to its newest minor release may end"
         f"{shorter}: {CLOSE_THE_GAP}",
     )
 

@@ -103,11 +103,11 @@ def without_logs(config: ApplyConfig, chosen: Chosen) -> dict[str, str]:
 def without_topics(config: ApplyConfig, chosen: Chosen) -> dict[str, Unusable]:
     """Return the tables whose topic does not exist, or that this user may not read: Spark reads all topics together.
 
-    Where that is said of all topics, it is left to what reads them: a broker of another maker may not tell rights.
+    Where that is said of all that exist, it is left to what reads them: a broker of another maker may not tell rights.
     """
     topics = {topic_of(*of) for of in chosen.values()}
     refused, there = missing_rights(config.source, topics), existing_topics(config.source, topics)
-    refused = refused if refused.keys() < topics else {}
+    refused = refused if there.keys() - refused.keys() else {}
     found = dict[str, Unusable]()
     for table, (settings, versions) in chosen.items():
         topic = topic_of(settings, versions)

@@ -44,7 +44,7 @@ def create(log: DeltaLog, table: TargetTable) -> None:
     """Make an empty table. Raises OperatorError where its folder is something else."""
     wanted = lake_row_type(stored(table))
     columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in wanted)
-    properties = {**_PROPERTIES, **_vectors(table), IDENTITY: stamp(table), MARK: NEW.to_json()}
+    properties = {**_PROPERTIES, **_vectors(wanted), IDENTITY: stamp(table), MARK: NEW.to_json()}
     if any(_NEEDS_MAPPING.search(field.name) for field in wanted):
         properties[_MAPPING] = "name"
     try:
@@ -67,14 +67,16 @@ def evolve(log: DeltaLog, table: TargetTable, *, but: Iterable[T.StructField] = 
         else:
             need(log, {_WIDENING: "true"})
             log.spark.sql(f"ALTER TABLE {log.name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
-    if vectors := _vectors(table):
+    if vectors := _vectors(_there(log)):
         need(log, vectors)
 
 
-def _vectors(table: TargetTable) -> Properties:
-    """Return the property of a table of which files are written again where rows of them change."""
-    beside = not _OF_VECTORS.isdisjoint(column.name for column in stored(table).columns)
-    return {VECTORS: "false"} if beside else {}
+def _vectors(columns: T.StructType) -> Properties:
+    """Return the property of a table of which files are written again where rows of them change.
+
+    `columns` are all that it has: one that somebody has added is in the way of a MERGE, too.
+    """
+    return {} if _OF_VECTORS.isdisjoint(columns.fieldNames()) else {VECTORS: "false"}
 
 
 def changes(log: DeltaLog, table: TargetTable, *, but: Iterable[T.StructField] = ()) -> Iterator[Change]:

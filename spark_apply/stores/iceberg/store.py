@@ -378,7 +378,7 @@ class IcebergStore(LakeStore):
             if loaded.properties().getOrDefault("gc.enabled", "true").lower() == "false":
                 self._cleaned.done(table)  # for a day
                 msg = "gc.enabled of the table is false, and so its old states and files stay until others remove them"
-                raise OperatorError(msg, hint="have the catalog's own tool remove them")
+                raise OperatorError(msg, hint="that is for the catalog's own tool")
             metadata = json.loads(self._tables.java.TableMetadataParser.toJson(loaded.operations().current()))
             text, now_ms = metadata["properties"].get(MARK), CLOCK.earlier_ms()
             spoken_of = None if text is None else json.loads(text)["snapshot"]
