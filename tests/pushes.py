@@ -35,7 +35,7 @@ SAMPLE_S: Final = 60.0
 _FILES: Final = {
     "faults": "controls late_requests several_brokers",
     "integration": """
-        acknowledged_records_lost bad_input check compiled dead_letters dev_servers erase etcd etcd_clusters formats
+        acknowledged_records_lost bad_input check compiled dead_letters dev_servers etcd etcd_clusters formats
         keys left_out live_snapshot mysql_ddl mysql_fail_over mysql_hidden_columns mysql_large mysql_parity
         mysql_refusals mysql_replicas mysql_settings mysql_silence mysql_tables mysql_triggers mysql_verdicts outbox
         patterns pause postgres_recovery postgres_transactions postgres_triggers postgres_upkeep publications reload
