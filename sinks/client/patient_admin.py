@@ -21,6 +21,8 @@ from cdc.model.errors import RetryableError
 _WAITED_S: Final = 60.0
 _LOOK_S: Final = 0.1
 _REACHED_S: Final = 3.0
+_PORT: Final = 9092
+"""The clients' own, where an address has none."""
 _UNREACHED: Final = (NodeNotReadyError, KafkaConnectionError, KafkaTimeoutError)
 
 
@@ -55,21 +57,33 @@ class PatientAdmin:
         return sorted(broker.node_id for broker in self._admin._manager.cluster.brokers())  # noqa: SLF001 - no public way
 
     def require_reach(self, cause: Exception) -> None:
-        """Raise RetryableError if the cluster names another address than the file, and nobody is found there."""
+        """Raise RetryableError if the cluster names another address than the file, and only the file's is reached."""
         for broker in self._admin._manager.cluster.brokers():  # noqa: SLF001 - no public way
-            at = f"{broker.host}:{broker.port}"
-            if at in self._admin.config["bootstrap_servers"]:
+            first, at = self._admin.config["bootstrap_servers"], f"{broker.host}:{broker.port}"
+            if at in first or (why := _unreached(broker.host, broker.port)) is None:
                 continue
-            try:
-                socket.create_connection((broker.host, broker.port), timeout=_REACHED_S).close()
-            except OSError as exc:
-                first = ",".join(self._admin.config["bootstrap_servers"])
+            if any(_unreached(*_host_and_port(of)) is None for of in first):
                 raise RetryableError(
-                    f"Kafka at {first} answers, and sends clients on to {at}, which cannot be reached from here: "
-                    f"{exc.strerror or exc}",
+                    f"Kafka at {','.join(first)} answers, and sends clients on to {at}, which cannot be reached from "
+                    f"here: {why}",
                     hint="is that broker up? If it is: advertised.listeners is the address that it tells its clients, "
                     "which this machine must reach. One in a container needs another listener for those outside",
                 ) from cause
+            return  # all of Kafka is away
 
     def _is_paused(self) -> bool:
         return any(connection.paused for connection in [*self._admin._manager._conns.values()])  # noqa: SLF001 - no public way
+
+
+def _unreached(host: str, port: int) -> str | None:
+    """Return why nobody is found at an address; None: somebody is."""
+    try:
+        socket.create_connection((host, port), timeout=_REACHED_S).close()
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    return None
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else (address, _PORT)

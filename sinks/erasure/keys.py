@@ -50,12 +50,15 @@ class WantedKey:
     def _misfit(self, key: Columns) -> tuple[str, str] | None:
         """Name a column whose value has another form than events have it in, and that form."""
         for name, column in key.items():
-            value = self._given[name] if isinstance(self._given, dict) else self._text
             form = form_of(column)
-            text = json.dumps(value) if isinstance(value, bool) else str(value).strip()
-            if form is not None and not form.fits(text):
+            if form is not None and not any(map(form.fits, self._spelled(name))):
                 return name, form.said
         return None
+
+    def _spelled(self, name: str) -> list[str]:
+        """Return the texts that a column's value is given by: that of an only column may be JSON, in quotes."""
+        values = [self._given[name]] if isinstance(self._given, dict) else [self._given, self._text]
+        return [json.dumps(value) if isinstance(value, bool) else str(value).strip() for value in values]
 
     def is_key(self, recorded: bytes | None) -> bool:
         """Tell whether a record's key is this one; a key that is no JSON object is not."""

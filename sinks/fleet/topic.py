@@ -213,7 +213,7 @@ class FollowedRecords:
                 if failed:  # a client knows certificates and keys as they were when it was made
                     self._admin = AdminClient({**self._options, "bootstrap.servers": self._servers}, logger=log)
                 identity = self._looked_up()
-                if not identity or (identity == self._identity and not failed):
+                if (identity in ("", self._identity) and not failed) or (self._identity and not identity):
                     continue
                 found, consumer = self._read()
             except (*DRIVER_ERRORS, CdcError) as exc:
@@ -221,13 +221,13 @@ class FollowedRecords:
                 failed = True
                 continue
             is_another = identity != self._identity
-            if is_another and not any(key.startswith(CONNECTOR) for key in found):
+            if (is_another or not identity) and not any(key.startswith(CONNECTOR) for key in found):
                 consumer.close()  # somebody is about to add the entries again
                 continue
             if is_another and self._identity:
                 member_log.warning("topic %s was made again: its %d records are what counts now", self._topic,
                                    len(found))  # fmt: skip
-            if self._identity:
+            if self._identity or failed:
                 self._next.put((found, consumer))
             else:  # it could not be told before
                 consumer.close()

@@ -54,6 +54,8 @@ class PostgresWindows:
         self._catalog: Catalog | None = None
         self._in_use = threading.Lock()
         self._closed = threading.Event()
+        self._behind: set[str] = set()
+        """The tables that were read since a walsender was asked for: see `afresh`."""
 
     def read(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
         """See `cdc.model.interfaces.Snapshotter.window`."""
@@ -91,8 +93,7 @@ class PostgresWindows:
                     catalog, f"reading table {table.qualified}", within_s=None, over=self._closed.is_set
                 )
                 if rows is not None:
-                    of = self._config.source.url, self._config.slot
-                    afresh.await_new(catalog, of, over=self._closed.is_set)
+                    self._await_walsender(catalog, table.qualified)
             try:
                 return self._read(catalog, connection, table, statement, rows)
             except (psycopg2.Error, SystemError) as exc:  # of a commit or a setting of the session, not of a statement
@@ -101,6 +102,13 @@ class PostgresWindows:
                 with suppress(*session.DRIVER_ERRORS):  # the connection is lost, and the next view opens another
                     connection.rollback()
                     connection.autocommit = True
+
+    def _await_walsender(self, catalog: Catalog, table: str) -> None:
+        """Have the log sent behind all that was open as the tables joined: at a session's start, so by one for all."""
+        if not self._behind or table in self._behind:
+            afresh.await_new(catalog, (self._config.source.url, self._config.slot), over=self._closed.is_set)
+            self._behind.clear()
+        self._behind.add(table)
 
     def _open(self) -> tuple[psycopg2.extensions.connection, Catalog]:
         if self._closed.is_set():

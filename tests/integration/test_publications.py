@@ -10,8 +10,11 @@ from typing import Any, Final
 
 import pytest
 
+from cdc.model.errors import OperatorError
+from cdc.model.state import State
 from connectors.postgres.reliance.ledger import Facts
 from connectors.postgres.reliance.reliance import Reliance
+from connectors.postgres.source import PostgresSource
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, ordered, rows, same
@@ -169,6 +172,40 @@ def test_a_table_out_of_the_publication_while_a_start_looks(
 
     monkeypatch.setattr(Reliance, "_facts", looked)
     connector.catch_up()
+    same(connector, postgres18, "public.t")
+
+
+@pytest.mark.every_server
+def test_a_table_that_comes_back_where_a_start_was_all_that_knew_it_gone(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry is left in the position, of a publication that it is not in: a start puts it there again."""
+    postgres18.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE t (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.a", "public.t"], as_owner=True)
+    connector.catch_up()
+
+    def killed(*_: Any) -> None:
+        raise OperatorError("killed", hint="start it again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresSource, "stream", killed)
+        without = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.a"], as_owner=True)
+        assert without.here("run", "FILE", "--until-caught-up").returncode == 1
+    postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} DROP TABLE t", "INSERT INTO t VALUES (1)")
+    looks: list[State] = []
+
+    def verify(reliance: Reliance, state: State, *of: Any, **named: Any) -> None:
+        looks.append(state)
+        if len(looks) > 3:
+            raise OperatorError("looking again without an end", hint="")
+        looked(reliance, state, *of, **named)
+
+    looked = Reliance.verify
+    monkeypatch.setattr(Reliance, "verify", verify)
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.a", "public.t"], as_owner=True)
+    connector.catch_up()
+    assert "public.t" in looks[0].carried
+    assert "public.t" not in looks[0].tables
     same(connector, postgres18, "public.t")
 
 

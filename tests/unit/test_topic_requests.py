@@ -203,10 +203,10 @@ def test_settings_that_are_not_there_for_a_moment(allowed: tuple[str, ...]) -> N
 
 
 class Sent:
-    """A client that has asked the address it was given, and was sent on to another port."""
+    """A client that has asked an address that it was given, and was sent on to another port."""
 
-    def __init__(self, port: int) -> None:
-        self.config = {"bootstrap_servers": ["127.0.0.1:7"]}
+    def __init__(self, port: int, first: int) -> None:
+        self.config = {"bootstrap_servers": [f"127.0.0.1:{first}"]}
         brokers = [SimpleNamespace(host="127.0.0.1", port=port)]
         self._manager = SimpleNamespace(_conns={}, cluster=SimpleNamespace(brokers=lambda: brokers))
 
@@ -215,15 +215,26 @@ class Sent:
 
 
 def test_a_broker_that_sends_clients_out_of_reach_is_named() -> None:
-    """As one in a container does with those outside; the address in the file, which answers, was blamed."""
+    """As one in a container does with those outside; the address in the file, which answers, was blamed.
+
+    Where that does not answer either, all of Kafka is away: its listeners are right.
+    """
     with closing(socket.create_server(("127.0.0.1", 0))) as there, closing(socket.socket()) as gone:
         gone.bind(("127.0.0.1", 0))  # and does not listen
-        for port in (there.getsockname()[1], 7):
+        first, nowhere = there.getsockname()[1], gone.getsockname()[1]
+        for sent, asked in ((first, nowhere), (first, first), (nowhere, nowhere), (nowhere, 7)):
             with pytest.raises(KafkaConnectionError):
-                patient_admin.PatientAdmin(Sent(port)).list_topics()
-        nowhere = gone.getsockname()[1]
+                patient_admin.PatientAdmin(Sent(sent, asked)).list_topics()
         with pytest.raises(RetryableError, match=f"answers, and sends clients on to 127.0.0.1:{nowhere},"):
-            patient_admin.PatientAdmin(Sent(nowhere)).list_topics()
+            patient_admin.PatientAdmin(Sent(nowhere, first)).list_topics()
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("h:1", ("h", 1)), ("[::1]:9093", ("::1", 9093)), ("h", ("h", 9092)), ("h:x", ("h:x", 9092))],
+)
+def test_the_host_and_the_port_of_a_broker(address: str, parts: tuple[str, int]) -> None:
+    assert patient_admin._host_and_port(address) == parts
 
 
 class Paused:

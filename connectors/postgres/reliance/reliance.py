@@ -86,7 +86,8 @@ class Reliance:
         captured_tables.tell(became.told)
         self._aside = ledger.to_aside(became.left)
         found = self._facts(state.carried)
-        again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
+        followed = {name: state.carried.get(name, "") for name in state.tables}
+        again = ledger.made_again(followed, found)
         others = [table for table in self._tables() if table.qualified not in again]
         refusals = list(continuity.refusals(catalog, walsender, names, state, here=here, tables=others))
         if refusals:
@@ -95,7 +96,7 @@ class Reliance:
         if again:
             self._join(again)
             found = self._facts(state.carried)
-        if out := ", ".join(_out(state.carried, found)):
+        if out := ", ".join(_out(followed, found)):  # others, of which an entry may be left, join after this
             raise ChangedError(f"table {out} was out of publication {self._publication} a moment ago: looking again")
         raise_first(ledger.refusals(found))
         raise_first(moved(self._rules, state.carried, found))
