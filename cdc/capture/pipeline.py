@@ -56,6 +56,8 @@ from cdc.rules import outbox
 
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 10.0
+_LOOKS: Final = 10
+"""So often in a row something may have changed just then, and all is looked at again at once."""
 GIVE_UP_S: Final = 300.0
 _REFUSALS: Final = 2
 """A record is tried twice: as it is, and without the old row's values."""
@@ -133,6 +135,8 @@ class Pipeline:
         self._failing_since_s: float | None = None
         """When the first error came, since all that was read was in Kafka."""
         self._pause_s = RETRY_FIRST_S
+        self._looks = 0
+        """How often something had changed, since all that was read was in Kafka."""
         self._ran = False
         self._is_read_again = False
         """Whether the file was read once more since this copy has stood by."""
@@ -170,6 +174,9 @@ class Pipeline:
                 self._take_up()
                 continue
             except ChangedError as exc:
+                self._looks += 1
+                if self._looks > _LOOKS and self._stopped_before_next(exc):
+                    return
                 log.info("%s", exc.message)
                 self._without.has_new(exc.tables if isinstance(exc, NewTablesError) else ())
                 continue
@@ -419,6 +426,7 @@ class Pipeline:
 
     def _good(self) -> None:
         """Note that everything read is in Kafka: the next failure is a new fault."""
+        self._looks = 0
         if self._failing_since_s is not None:
             took_s, self._failing_since_s = time.monotonic() - self._failing_since_s, None
             log.info("connector %s: it goes on again after %.0f s", self._settings.connector, took_s)

@@ -670,6 +670,22 @@ def _following_what_is_altered(bench: Bench, found: Callable[[int], None]) -> Pi
     return pipeline
 
 
+def test_what_changes_at_each_look_is_no_loop_without_a_pause(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours, or a job that alters a table all the time: it is told as what fails, and ends the run."""
+    clock, sessions = Clock(monkeypatch), 0
+
+    def found(session: int) -> None:
+        nonlocal sessions
+        sessions = session
+        clock.now_s += 20
+        raise ChangedError("table s.a was altered")
+
+    with pytest.raises(ChangedError, match="was altered"):
+        _following_what_is_altered(bench, found).run()
+    assert 20 < sessions < 40
+    assert {error.message for error in bench.errors} == {"table s.a was altered"}
+
+
 def test_a_copy_that_is_fenced_off_says_so_whatever_it_finds_of_a_table(bench: Bench) -> None:
     """Its supervisor would start it again, and the other copy's errors count."""
 
