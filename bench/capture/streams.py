@@ -39,6 +39,8 @@ _PEER: Final = "peer"
 _SLOWEST: Final = 500
 """A run with fewer events a second is aborted."""
 _SMALL: Final = 10
+_ENOUGH: Final = 100_000
+"""Of fewer events all may be in one commit: nothing is measured between the first and the last that are visible."""
 _STARTS_WITHIN_S: Final = 120.0
 
 
@@ -58,7 +60,7 @@ class Backlog(NamedTuple):
     @classmethod
     def of(cls, events: int, per_transaction: int) -> Backlog:
         """Return the backlog; with small transactions it has fewer events, because writing takes long."""
-        return cls(events if per_transaction >= _SMALL else max(1, events // 5), per_transaction)
+        return cls(events if per_transaction >= _SMALL else max(events // 5, min(events, _ENOUGH)), per_transaction)
 
 
 class Bench:
@@ -303,7 +305,8 @@ def main() -> None:
     parser.add_argument(
         "--per-transaction",
         default="100,1",
-        help=f"changes a transaction, comma-separated; a fifth as many a run below {_SMALL} (default: %(default)s)",
+        help=f"changes a transaction, comma-separated; below {_SMALL} a fifth as many a run, or {_ENOUGH:,} "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--shapes", default="9", help=f"what tables look like, of {', '.join(SHAPES)} (default: %(default)s columns)"
