@@ -281,10 +281,10 @@ class Pipeline:
             self._failed(error)
 
     def _patience_s(self, error: RetryableError) -> float:
-        """Return how long an error is tried again: not at all at the first start, unless that was asked for."""
+        """Return how long an error is tried again: at the first start only what passes by itself, or was asked for."""
         if self._stand_by.stood_by:
             return float("inf")
-        if self._ran:
+        if self._ran or isinstance(error, ChangedError):
             return GIVE_UP_S
         at_start_s = GIVE_UP_S if error.at_start else -1.0
         return at_start_s if self._settings.wait_s is None else max(at_start_s, self._settings.wait_s)

@@ -686,6 +686,23 @@ def test_what_changes_at_each_look_is_no_loop_without_a_pause(bench: Bench, monk
     assert {error.message for error in bench.errors} == {"table s.a was altered"}
 
 
+def test_a_first_start_waits_for_what_is_altered_all_the_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a migration does: it is over some looks later."""
+    clock, looks = Clock(monkeypatch), 0
+
+    def at(point: str) -> None:
+        nonlocal looks
+        if point == "source.connect" and looks < 20:
+            looks += 1
+            clock.now_s += 1
+            raise ChangedError("table s.a has just been dropped")
+
+    bench.log.commit(insert(A, _row("1")))
+    bench.run(A, at=at)
+    assert looks == 20
+    assert bench.fold(A) == {"1": "n"}
+
+
 def test_a_copy_that_is_fenced_off_says_so_whatever_it_finds_of_a_table(bench: Bench) -> None:
     """Its supervisor would start it again, and the other copy's errors count."""
 
