@@ -8,7 +8,7 @@ from heapq import nlargest
 from typing import Final
 
 _LEAST: Final = 0
-_MOST: Final = (1 << 64) - 1
+MOST: Final = (1 << 64) - 1
 
 
 class Numbers:
@@ -101,4 +101,4 @@ class Numbers:
         if len(left_out) >= most:
             left_out = sorted(nlargest(most - 1, left_out, key=lambda of: of[1] - of[0]))
         firsts = [_LEAST, *(last + 1 for _, last in left_out)]
-        return list(zip(firsts, [*(first - 1 for first, _ in left_out), _MOST], strict=True))
+        return list(zip(firsts, [*(first - 1 for first, _ in left_out), MOST], strict=True))

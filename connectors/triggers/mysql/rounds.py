@@ -13,7 +13,11 @@ A round is given as one transaction, in the order of its numbers. Why that is an
    and as a view sees a transaction whole or not at all, no transaction is divided between rounds.
 2. If two transactions have changed one key, the second one waited for the first one's commit, because each holds the
    row's lock in the primary key to its end. InnoDB makes a transaction visible before it lets go of its locks. So
-   a view that sees the second sees the first, and the first is in the same round or in an earlier one.
+   a view that sees the second sees the first, and the first is in the same round or in an earlier one. MariaDB's views
+   can be torn: since 10.3 it notes which transactions are open one by one, while others commit (MDEV-15104), so a view
+   may see the second and not the first. But a view that is taken later sees both. So each round is compared with a
+   later view: if that has a change of a key which was written down before one of the round and is not in it, the round
+   is not made, and another view is taken.
 3. In the same round it comes first: the trigger draws a change's number after its row was changed, hence after the
    first transaction had ended; and numbers rise (`triggers`).
 
@@ -40,11 +44,11 @@ from typing import Final, NamedTuple
 import pymysql.cursors
 
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, GapError, OperatorError
+from cdc.model.errors import BugError, ChangedError, GapError, OperatorError, RetryableError
 from connectors.mysql import session
 from connectors.triggers.change_tables import CLOSE_THE_GAP, number_of
 from connectors.triggers.mysql.change_log import rounds_altered
-from connectors.triggers.mysql.numbers import Numbers
+from connectors.triggers.mysql.numbers import MOST, Numbers
 from connectors.triggers.mysql.shape import Shape
 from connectors.triggers.mysql.triggers import MISSED, Names
 
@@ -63,6 +67,9 @@ _DROPPED: Final = (1146, 1049, 1054, 1412)
 _THERE: Final = 1062
 """The servers' number for a key that is there."""
 _DOING: Final = "reading changes"
+_VIEWS: Final = 50
+"""So many views are taken for a round before it is left to a later time."""
+_COMPARED: Final = 1_000
 
 
 @contextmanager
@@ -105,6 +112,8 @@ class Pins:
         `begin` are the statements that take the view, on `view`, which stays open.
         """
         log = self._names.of("log")
+        # each statement has a view of its own
+        session.rows(self._locking, _DOING, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         session.rows(self._locking, _DOING, "BEGIN")
         try:
             found = session.texts(self._locking, _DOING, f"SELECT round FROM {log} FOR UPDATE")
@@ -112,9 +121,7 @@ class Pins:
                 raise ChangedError(f"database {self._names.schema} is not whole any more: looking again")
             last = int(found[0][0])
             self._learn()  # before the view is taken: what it sees is never of a round that was forgotten meanwhile
-            for statement in begin:
-                session.rows(view, _DOING, statement)
-            made = self._unseen(view, change_tables)
+            made = self._seen_whole(view, begin, change_tables)
             if made.shapes:
                 last += 1
                 self._write(last, made)
@@ -156,6 +163,50 @@ class Pins:
         self.seen = Numbers.union(self._known.values())
         self._unread = within(self.seen.gaps(_MOST_GAPS))
 
+    def _seen_whole(self, view: session.Connection, begin: Sequence[str], change_tables: Sequence[int]) -> Round:
+        """Return the round of a view that is not torn."""
+        for _ in range(_VIEWS):
+            for statement in begin:
+                session.rows(view, _DOING, statement)
+            made = self._unseen(view, change_tables)
+            if not made.shapes or not self._is_torn(made, change_tables):
+                return made
+            if begin:
+                session.rows(view, _DOING, "ROLLBACK")
+        raise RetryableError(
+            f"views torn: each of {_VIEWS} views saw a change of a row and not the one before it",
+            hint="XA RECOVER; and SELECT * FROM information_schema.INNODB_TRX ORDER BY trx_started; where thousands of "
+            "transactions are open or prepared, MariaDB takes long for a view",
+        )
+
+    def _is_torn(self, made: Round, change_tables: Sequence[int]) -> bool:
+        """Tell whether a view saw a change of a key, and not one that was written down and committed before it."""
+        late: dict[int, list[int]] = {}
+        statement = self._statement(change_tables, before=made.numbers.last)
+        for seq, shape, _ in _streamed(self._locking, statement):
+            number = int(seq)
+            if number not in made.numbers and number not in self.seen:
+                late.setdefault(int(shape), []).append(number)
+        return any(self._overtaken(shape, numbers, made) for shape, numbers in late.items())
+
+    def _overtaken(self, shape: int, late: Sequence[int], made: Round) -> bool:
+        """Tell whether a round has a later change of a key that one of some changes has which are not in it."""
+        table = self._names.of(self._names.change_table(shape))
+        described = f"SELECT described FROM {self._names.of('shapes')} WHERE shape = %s"
+        of = Shape.from_json(session.texts(self._locking, _DOING, described, (str(shape),))[0][0]).key_stored
+        key = ", ".join(f"{column} AS k{at}" for at, column in enumerate(of))
+        same = " AND ".join(f"{column} = late.k{at}" for at, column in enumerate(of))
+        for at in range(0, len(late), _COMPARED):
+            some = late[at : at + _COMPARED]
+            statement = (
+                f"SELECT t.seq FROM {table} AS t JOIN (SELECT MIN(seq) AS first, {key} FROM {table} "
+                f"WHERE seq IN ({', '.join(map(str, some))}) GROUP BY {', '.join(of)}) AS late "
+                f"ON {same} AND t.seq > late.first WHERE t.seq BETWEEN {some[0]} AND {made.numbers.last}"
+            )
+            if any(int(seq) in made.numbers for (seq,) in session.rows(self._locking, _DOING, statement)):
+                return True
+        return False
+
     def _unseen(self, view: session.Connection, change_tables: Sequence[int]) -> Round:
         """Return the round of all that a view sees and that is in no round."""
         shapes: Counter[int] = Counter()
@@ -173,10 +224,10 @@ class Pins:
         found = Numbers(numbers()) if change_tables else Numbers()
         return Round(0, "", latest, dict(shapes), found)
 
-    def _statement(self, change_tables: Sequence[int]) -> str:
+    def _statement(self, change_tables: Sequence[int], *, before: int = MOST) -> str:
         each = [
             f"SELECT seq, {shape} AS shape, {_AT_MS} AS at_ms FROM {self._names.of(self._names.change_table(shape))} "
-            f"WHERE {self._unread}"
+            f"WHERE {self._unread} AND seq < {before}"
             for shape in change_tables
         ]
         return f"{' UNION ALL '.join(each)} ORDER BY seq"

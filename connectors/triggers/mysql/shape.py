@@ -117,6 +117,12 @@ class Shape:
         ]
 
     @property
+    def key_stored(self) -> Sequence[str]:
+        """Return what reads the key from the change table, to be compared: of text the bytes, as keys of events are."""
+        of = {one.name: (stored(at), one.collation) for at, one in enumerate(self.columns, start=1)}
+        return [f"CAST({name} AS BINARY)" if collation else name for name, collation in map(of.__getitem__, self.key)]
+
+    @property
     def least_free(self) -> int:
         """Return how many bytes are left of the most that a row may have, if each value is as long as it can be."""
         return _HALF_PAGE - sum(of.most_bytes for of in self.columns)
