@@ -26,7 +26,7 @@ from tests.integration.mysql_user import MysqlUser
 
 _PREPARE: Final[Mapping[str, Callable[[Path], Launch]]] = {"mysql": mysql.prepare, "mariadb": mariadb.prepare}
 _PUBLISHED_S: Final = 30.0
-_LISTED_S: Final = 1.0
+_LISTED_S: Final = 2.0
 """MariaDB lists what is prepared some time after it stands in the log."""
 _ENDED_S: Final = 120.0
 _HOSTILE: Final = {
@@ -223,11 +223,14 @@ class MysqlWriter(Writer):
     def _end_prepared(self) -> None:
         """What the lost session has prepared is committed or rolled back by another one."""
         ending = self._random.choice(("COMMIT", "ROLLBACK"))
-        deadline = time.monotonic() + _ENDED_S
+        lost_s = time.monotonic()
+        deadline = lost_s + _ENDED_S
         while self._xa:
             try:
                 # MariaDB lets nobody end another session's without autocommit.
                 with closing(_connect(self._workload.url, autocommit=True)) as session, session.cursor() as cursor:
+                    while str(self._id) not in prepared_by(cursor) and time.monotonic() < lost_s + _LISTED_S:
+                        time.sleep(0.1)
                     if str(self._id) in prepared_by(cursor):
                         cursor.execute(f"XA {ending} '{self._id}'")
                 self._xa = ""
