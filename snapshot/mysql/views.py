@@ -1,4 +1,12 @@
-"""Takes views of MySQL's data whose place in the log is known, without a lock where the server allows that."""
+"""Takes views of MySQL's data whose place in the log is known, without a lock where the server allows that.
+
+MariaDB reports the place of a view, and keeps commits out while it takes one: what lies before the place is seen. XA
+COMMIT is not kept out. It is in the log first and visible later, so a view may have a place behind it and not see it.
+What is under way was prepared, and XA RECOVER lists it until it is visible. So a place is believed if nothing was
+listed just before the view and no XA COMMIT has begun since; else the tables are locked, which waits for sessions that
+have prepared something. What remains is an XA COMMIT by another session, because the first is gone: no lock of a table
+keeps it out, so it may be hidden if it is just then under way.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +30,8 @@ _LOCK_S: Final = 1
 """How long the lock waits for open writers, which is how long new ones may be blocked."""
 _VIEW_S: Final = 60.0
 _PAUSE_S: Final = 3.0
+_CALM_S: Final = 1.0
+"""How long MariaDB's views wait for a moment without anything that XA has prepared, before the tables are locked."""
 _LOCKED_S: Final = 10.0
 """How long a snapshot tries for a view without open transactions: first in a pause of the writers, then by a lock."""
 
@@ -52,7 +62,9 @@ def take_view(
         except (OperatorError, RetryableError) as exc:
             log.info("a view of transactions under way is taken (%s): some of them will be told twice", exc.message)
     if found.mariadb:
-        return _by_status(sessions, found, over)
+        return _by_status(sessions, found, over) or _under_lock(
+            sessions, found, tables, connect, over, within_s=_VIEW_S
+        )
     return _by_gtids(sessions, found, over, all_=all_)
 
 
@@ -98,18 +110,19 @@ def _owned(text: str) -> str:
 
 def _by_status(
     sessions: Sequence[session.Connection], found: server.Server, over: Callable[[], bool]
-) -> tuple[BinlogView, int]:
-    """Take views on MariaDB, which reports the place in the log that each is of."""
-    asking, deadline = sessions[0], time.monotonic() + _VIEW_S
-    logged = server.status(asking, found)[0].commit
+) -> tuple[BinlogView, int] | None:
+    """Take views on MariaDB, which reports the place in the log that each is of. None: XA leaves no moment for it."""
+    begun_s = time.monotonic()
+    logged = server.status(sessions[0], found)[0].commit
     while True:
-        _begin(sessions)
-        places = [_snapshot_position(connection) for connection in sessions]
-        if min(places) >= logged:
+        places = _places(sessions)
+        if places and min(places) >= logged:
             return BinlogView(min(places), None), max(places)
         for connection in sessions:
             end_view(connection)
-        _wait(deadline, over)
+        if not places and time.monotonic() - begun_s > _CALM_S:
+            return None
+        _wait(begun_s + _VIEW_S, over)
 
 
 def _at_one_position(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
@@ -117,14 +130,29 @@ def _at_one_position(sessions: Sequence[session.Connection], found: server.Serve
     deadline = time.monotonic() + _PAUSE_S
     logged = server.status(sessions[0], found)[0].commit
     while True:
-        _begin(sessions)
-        place, *others = [_snapshot_position(connection) for connection in sessions]
-        if place >= logged and all(other == place for other in others):
+        places = set(_places(sessions))
+        if len(places) == 1 and (place := places.pop()) >= logged:
             return BinlogView(place, None), place
         for connection in sessions:
             end_view(connection)
         if time.monotonic() > deadline:
             return None
+
+
+def _places(sessions: Sequence[session.Connection]) -> list[int]:
+    """Begin a view on each session and return their places; none of them where an XA COMMIT may be under way."""
+    asking = sessions[0]
+    begun = _begun_by_xa(asking)
+    calm = server.prepared(asking) == set()
+    _begin(sessions)
+    places = [_snapshot_position(connection) for connection in sessions]
+    return places if calm and _begun_by_xa(asking) == begun else []
+
+
+def _begun_by_xa(connection: session.Connection) -> str:
+    """Return how many XA COMMIT have begun on MariaDB."""
+    ((_, value),) = session.texts(connection, "taking a view", "SHOW GLOBAL STATUS LIKE 'Com_xa_commit'")
+    return value
 
 
 def _snapshot_position(connection: session.Connection) -> int:
@@ -155,10 +183,11 @@ def _under_lock(
                 _wait(deadline, over)
             except OperatorError as exc:
                 if session.is_denied(exc):
+                    why = "XA has transactions prepared" if found.mariadb else "there are no GTIDs to do without"
+                    other = "" if found.mariadb else "; or set gtid_mode to ON, step by step"
                     raise OperatorError(
-                        f"user {found.user} may not lock tables for the moment in which a view is taken, and there are "
-                        "no GTIDs to do without",
-                        hint=f"GRANT LOCK TABLES ON *.* TO {found.account}; or set gtid_mode to ON, step by step",
+                        f"user {found.user} may not lock tables for the moment in which a view is taken, and {why}",
+                        hint=f"GRANT LOCK TABLES ON *.* TO {found.account}{other}",
                     ) from exc
                 with looked_at_again("locking the tables, of which one is gone"):
                     raise
@@ -194,5 +223,5 @@ def _wait(deadline_s: float, over: Callable[[], bool]) -> None:
         raise RetryableError(
             "a view cannot be taken: transactions that are in the log already do not become visible, or the tables are "
             f"written without a pause of {_LOCK_S} s",
-            hint="SELECT * FROM information_schema.INNODB_TRX ORDER BY trx_started",
+            hint="SELECT * FROM information_schema.INNODB_TRX ORDER BY trx_started; XA RECOVER",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -109,6 +109,8 @@ class PostgresSnapshotter:
             ((text,),) = catalog.rows("taking a view", "SELECT pg_current_snapshot()::text")
             number = len(done.views) + 1
             done = replace(done, views={**done.views, number: (text, self._log.end(catalog))})
+            with closing(session.connect(self._params)) as other:
+                self._log.nudge(Catalog(other))  # whose commit makes safe from a crash all that the view sees
         ((shared,),) = catalog.rows("sharing the view", "SELECT pg_export_snapshot()")
         planned: list[KeyRange[Relation]] = []
         for table in remaining:

@@ -19,6 +19,10 @@ All of this needs numbers that rise. Who sets the sequence back is found out. Be
 number is looked at, and then the id of the next transaction: one that has that id or a later one has begun afterwards,
 so all of its numbers are greater than that one. And no number is given twice. ALTER SEQUENCE shows in the catalog.
 
+A server that crashes gives ids again that it had given to transactions without a commit that is safe, such as those
+that were rolled back; and snapshots have seen these end. So the position does not keep a round's snapshot as it is: it
+ends at the greatest id that the log has of the round (`upto_only`). What is left out of it has written down nothing.
+
 Which transactions are in a round, and their order, follows from the two snapshots alone, for all of them have ended: so
 a round is gone on with after a restart, behind the number that is in the position.
 
@@ -108,6 +112,8 @@ class Place:
     """Just before `seen` was taken: the greatest number there was, and behind that the id that came next."""
     drawn_upto: str = ""
     """The same of `upto`."""
+    newest: int | None = 0
+    """The greatest id of the transactions that were given of the round; None: a position of before does not tell."""
 
     def of_next(self, listed: Listed) -> int:
         """Return the commit position of the transaction that comes next."""
@@ -115,13 +121,15 @@ class Place:
 
     def behind(self, listed: Listed) -> Place:
         last = f"{listed.last} {listed.xid} {listed.at_us}"
-        return replace(self, commit=self.of_next(listed) + 1, last=last, change=listed.last)
+        newest = None if self.newest is None else max(self.newest, int(listed.xid))
+        return replace(self, commit=self.of_next(listed) + 1, last=last, change=listed.last, newest=newest)
 
     def begun(self, upto: str, greatest: int, following: int) -> Place:
         return replace(self, upto=upto, end=(greatest + 1) << ROOM, drawn_upto=f"{greatest} {following}")
 
     def ended(self) -> Place:
-        return Place(self.log, self.upto, max(self.end, self.commit), self.last, drawn=self.drawn_upto)
+        seen = self.upto if self.newest is None else upto_only(self.newest, self.upto, self.seen)
+        return Place(self.log, seen, max(self.end, self.commit), self.last, drawn=self.drawn_upto)
 
     def offset(self) -> Offset:
         found: Offset = {"log": self.log, "seen": self.seen, "number": self.commit}
@@ -131,6 +139,8 @@ class Place:
             found["drawn"] = self.drawn
         if self.change:
             found |= {"round": self.upto, "end": self.end, "change": self.change, "drawn_upto": self.drawn_upto}
+            if self.newest is not None:
+                found["newest"] = self.newest
         return found
 
     @classmethod
@@ -145,7 +155,16 @@ class Place:
             int(offset.get("change", 0)),
             str(offset.get("drawn", "")),
             str(offset.get("drawn_upto", "")),
+            int(offset["newest"]) if "newest" in offset else None if "round" in offset else 0,
         )
+
+
+def upto_only(newest: int, snapshot: str, before: str) -> str:
+    """End a snapshot behind the transaction `newest`, or where the one `before` it ends, if that is later."""
+    xmin, xmax, running = snapshot.split(":")
+    end = min(int(xmax), max(newest + 1, int(before.split(":")[1])))
+    still = [xid for xid in running.split(",") if xid and int(xid) < end]
+    return f"{min(int(xmin), end)}:{end}:{','.join(still)}"
 
 
 class Rounds:
