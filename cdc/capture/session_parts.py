@@ -30,6 +30,7 @@ from cdc.encode.topic_contents.topic_rows import TopicRows
 from cdc.encode.truncates import Truncates
 from cdc.model.change import Table
 from cdc.model.interfaces import Sink, Snapshotter, Source
+from cdc.model.state import EMPTIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def open_parts(
         letters=sink.dead_letters,
     )
     # Those that have gone since they were emptied: of these, too, what their topics had is deleted.
-    emptied = (name for name, of in state.reading.items() if name not in by_name and of.get("emptied"))
+    emptied = (name for name, of in state.reading.items() if name not in by_name and of.get(EMPTIED))
     gone = {name: table for name in emptied if (table := versions.recalled(name))}
     incremental = IncrementalSnapshot(
         reader,

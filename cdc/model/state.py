@@ -16,11 +16,13 @@ import orjson
 from cdc.model.change import Offset
 from cdc.model.errors import OperatorError
 
-VERSION = 3
-"""1: a position record has all of its tables itself. 3: the connector is paused; else 2 is written still."""
-_NOT_PAUSED = 2
+VERSION = 4
+"""1: a position record has all of its tables itself. 3: the connector is paused. 4: see `State.version`; else 2."""
+_PAUSED, _COMMON = 3, 2
 UNLOGGED = "unlogged"
 """What an offset has where the server was found to write no log since: what was written meanwhile is read again."""
+EMPTIED = "emptied"
+"""What a table's `State.reading` has where the log has told that all of its rows are gone."""
 
 Key: TypeAlias = tuple[bytes, ...]
 """A key's parts as the server prints them, in key order."""
@@ -104,9 +106,20 @@ class State:
         """Make the record that follows this one."""
         return replace(self, sequence=self.sequence + 1, **changes)  # type: ignore[arg-type]
 
-    def to_bytes(self) -> bytes:
+    @property
+    def version(self) -> int:
+        """The least version of a record by which no earlier release passes over what it must heed.
+
+        Those that know no `UNLOGGED` would go on behind a gap, those that know no `EMPTIED` would fail or keep rows.
+        """
+        if self.offset.get(UNLOGGED) or any(of.get(EMPTIED) for of in self.reading.values()):
+            return VERSION
+        return _PAUSED if self.paused_ms else _COMMON
+
+    def to_bytes(self, version: int | None = None) -> bytes:
+        """Write a record. `version` is that of the whole, where others have its tables."""
         body = {
-            "version": VERSION if self.paused_ms else _NOT_PAUSED,
+            "version": self.version if version is None else version,
             "sequence": self.sequence,
             "connector": self.connector,
             "identity": dict(self.identity),
@@ -138,12 +151,11 @@ class State:
             checksum = body.pop("checksum")
             version = body.pop("version")
             if version > VERSION:
-                raise OperatorError(
-                    f"{where}: the position was written by a newer release (record version {version})",
-                    hint="run that release or a later one",
-                )
+                raise of_newer_release(where, f"record version {version}")
             if checksum != checksum_of({"version": version, **body}):
                 raise ValueError("checksum")
+            if unknown := body.keys() - cls.__slots__:
+                raise of_newer_release(where, f"with {', '.join(sorted(unknown))}")
             return cls(
                 **{
                     **body,
@@ -155,6 +167,13 @@ class State:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise damaged(where) from exc
+
+
+def of_newer_release(where: str, what: str) -> OperatorError:
+    """Return what it means that a position says what this release does not know."""
+    return OperatorError(
+        f"{where}: the position was written by a newer release ({what})", hint="run that release or a later one"
+    )
 
 
 def damaged(where: str) -> OperatorError:

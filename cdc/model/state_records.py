@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from cdc.model.state import State, damaged
+from cdc.model.state import State, damaged, of_newer_release
 
 _SUM: Final = 1 << 64
 _TABLES: Final = "tables"
@@ -142,7 +142,7 @@ class StateWriter:
         rest = {**state.snapshot, _TABLES: {}} if _of_snapshot(state) is not None else state.snapshot
         position = replace(
             state, tables=(), carried={}, unread=(), snapshot=rest, reading={}, beside=self._sum.text
-        ).to_bytes()
+        ).to_bytes(state.version)
         return changed, position
 
     def _changed(self, state: State) -> set[str]:
@@ -195,6 +195,9 @@ def _fields(tables: Mapping[str, bytes]) -> _Fields:
         field: {} for field in ("table", "carried", "unread", "snapshot", "reading", "turn")
     }
     for name, value in tables.items():
-        for field, of in orjson.loads(value).items():
+        found = orjson.loads(value)
+        if unknown := found.keys() - fields:
+            raise of_newer_release(f"record of table {name}", f"with {', '.join(sorted(unknown))}")
+        for field, of in found.items():
             fields[field][name] = of
     return fields

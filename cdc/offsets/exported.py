@@ -62,10 +62,7 @@ class Exported:
             body = orjson.loads(text)
             version, checksum = body["cdc_offsets"], body.pop("checksum")
             if version != _FORMAT:
-                raise ConfigError(
-                    f"{where}: offsets of version {version} were exported by another release",
-                    hint="import them with that release",
-                )
+                raise _of_another_release(where, f"of version {version}")
             if checksum != checksum_of(body):
                 raise ConfigError(
                     f"{where}: the exported offsets are not as they were written: a position that was edited may lie "
@@ -73,9 +70,17 @@ class Exported:
                     hint=hint,
                 )
             del body["cdc_offsets"]
+            if unknown := body.keys() - cls.__slots__:
+                raise _of_another_release(where, f"with {', '.join(sorted(unknown))}")
             return cls(**{**body, "tables": tuple(body["tables"])})
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise ConfigError(f"{where}: no offsets that were exported", hint=hint) from exc
+
+
+def _of_another_release(where: str, what: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: offsets {what} were exported by another release", hint="import them with that release"
+    )
 
 
 def of_state(state: State, *, prefix: str, at_ms: int) -> Exported:

@@ -21,6 +21,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.change import Offset
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Follower
+from cdc.model.state import checksum_of
 from cdc.offsets.exported import Exported, of_state
 from cdc.offsets.moved_position import Move, move
 from cdc.testing import MemorySink, MemorySource, delete, insert, update
@@ -180,10 +181,12 @@ def test_a_table_that_is_read_again_keeps_the_position_where_it_is(bench: Bench)
 def test_a_file_is_taken_as_it_was_written_or_not_at_all(bench: Bench) -> None:
     exported = _exported(bench)
     written = exported.to_json()
+    more = {**{name: of for name, of in written.items() if name != "checksum"}, "colour": "red"}
     assert Exported.from_json(orjson.dumps(written, option=orjson.OPT_INDENT_2), where="f") == exported
     for text, said in (
         (orjson.dumps({**written, "commit": 5}), "not as they were written"),
         (orjson.dumps({**written, "cdc_offsets": 2}), "of version 2"),
+        (orjson.dumps({**more, "checksum": checksum_of(more)}), "offsets with colour were exported by another release"),
         (b"{}", "no offsets that were exported"),
         (b"[1]", "no offsets that were exported"),
         (b"\xff", "no offsets that were exported"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.model.errors import OperatorError
-from cdc.model.state import VERSION, Phase, State, checksum_of
+from cdc.model.state import UNLOGGED, VERSION, Phase, State, checksum_of
+from cdc.model.state_records import StateReader, StateWriter, table_key
 
 STATE = State(
     connector="shop",
@@ -31,10 +33,31 @@ def test_a_pause_is_in_the_record_and_only_then_is_it_of_a_new_version() -> None
     """A release that knows no pause refuses to follow, by its version, and reads what is not paused."""
     paused = STATE.next(paused_ms=1_795_212_301_102)
     assert State.from_bytes(paused.to_bytes(), where="topic t") == paused
-    assert orjson.loads(paused.to_bytes())["version"] == VERSION
+    assert orjson.loads(paused.to_bytes())["version"] == 3
     going_on = paused.next(paused_ms=0).to_bytes()
-    assert orjson.loads(going_on)["version"] == VERSION - 1
+    assert orjson.loads(going_on)["version"] == 2
     assert "paused_ms" not in orjson.loads(going_on)
+
+
+@pytest.mark.parametrize(
+    "owes",
+    [
+        {"offset": {**STATE.offset, UNLOGGED: 1}},
+        {"reading": {"public.orders": IncrementalProgress("1.2.3", emptied=True).to_json()}},
+    ],
+)
+def test_what_older_releases_pass_over_is_of_a_version_that_they_refuse(owes: dict[str, object]) -> None:
+    """They would go on behind a gap of the log, or keep rows that are gone. What is done is for them again."""
+    owing = STATE.next(**owes)
+    writer = StateWriter(StateReader("shop"))
+    tables, record = writer.records(owing)
+    assert orjson.loads(owing.to_bytes())["version"] == orjson.loads(record)["version"] == VERSION
+    reader = StateReader("shop")
+    for name, value in tables:
+        reader.hear(table_key("shop", name), value)
+    reader.hear(b"shop", record)
+    assert reader.state(where="topic t") == owing
+    assert orjson.loads(writer.records(owing.next(offset=STATE.offset, reading={}))[1])["version"] == 2
 
 
 def test_each_record_counts_one_more() -> None:
@@ -89,3 +112,20 @@ def test_a_newer_releases_record_is_not_guessed_at() -> None:
     record = orjson.dumps({"version": VERSION + 1, "checksum": "of another kind", "position": "elsewhere"})
     with pytest.raises(OperatorError, match=rf"newer release \(record version {VERSION + 1}\)"):
         State.from_bytes(record, where="topic t")
+
+
+def test_what_a_newer_release_has_added_is_no_damage() -> None:
+    """Whole as it is, it asks for that release, and for no new snapshot: of the position, a table, and its reading."""
+    body = orjson.loads(STATE.to_bytes())
+    del body["checksum"]
+    body["colour"] = "red"
+    with pytest.raises(OperatorError, match="topic t: the position was written by a newer release") as caught:
+        State.from_bytes(orjson.dumps({**body, "checksum": checksum_of(body)}), where="topic t")
+    assert "run that release" in (caught.value.hint or "")
+    tables = StateReader("shop")
+    tables.hear(table_key("shop", "public.orders"), b'{"table":1,"colour":"red"}')
+    tables.hear(b"shop", None)
+    with pytest.raises(OperatorError, match=r"public\.orders: .* newer release \(with colour\)"):
+        StateWriter(tables)
+    with pytest.raises(OperatorError, match=r"newer release \(with colour\)"):
+        IncrementalProgress.from_json({**IncrementalProgress("1.2.3").to_json(), "colour": "red"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cdc.model.state import Key, key_from_json, key_to_json
+from cdc.model.state import EMPTIED, Key, key_from_json, key_to_json, of_newer_release
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,13 @@ class IncrementalProgress:
             "required": self.required,
             "again": self.again,
             "gap": self.gap,
-            **({"emptied": True} if self.emptied else {}),
+            **({EMPTIED: True} if self.emptied else {}),
             "started_at_ms": self.started_at_ms,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> IncrementalProgress:
+        if unknown := value.keys() - cls.__slots__:
+            raise of_newer_release("a table that is read again", f"with {', '.join(sorted(unknown))}")
         after = value["after"]
         return cls(**{**value, "after": None if after is None else key_from_json(after)})

@@ -31,7 +31,7 @@ from cdc.model.errors import (
 )
 from cdc.model.interfaces import LINEAGE, Comparing, Renaming, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
-from cdc.model.state import UNLOGGED, Phase, State
+from cdc.model.state import EMPTIED, UNLOGGED, Phase, State
 from cdc.model.table_schema import NoneCame
 from cdc.model.wire import places_of
 
@@ -445,5 +445,5 @@ def _still_captured(state: State, names: Sequence[str]) -> State:
     left = {name: at for name, at in progress.items() if name in tables} if isinstance(progress, dict) else progress
     snapshot = {**state.snapshot, "tables": left} if progress is not None else state.snapshot
     unread = tuple(name for name in state.unread if name in names)
-    reading = {name: at for name, at in state.reading.items() if name in names or at.get("emptied")}
+    reading = {name: at for name, at in state.reading.items() if name in names or at.get(EMPTIED)}
     return replace(state, tables=tables, unread=unread, snapshot=snapshot, reading=reading)
