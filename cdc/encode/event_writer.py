@@ -161,10 +161,12 @@ class EventWriter:
         if encoder.published is not None:
             change = _cut(change, encoder)
         try:
-            if encoder.table.qualified == self._logged.table:
-                for row in (change.before, change.after):
-                    if row is not None:
-                        self._logged.note(encoder.key(row), transaction.xid)
+            is_read = encoder.table.qualified == self._logged.table
+            for row in (change.before, change.after) if is_read or self._letters.refuses else ():
+                if row is not None:
+                    self._letters.changed(encoder.topic, key := encoder.key(row))
+                    if is_read:
+                        self._logged.note(key, transaction.xid)
             if encoder.published is not None and encoder.published.judge is not None:
                 self._judged(of_source, change, encoder, xid=transaction.xid, frame=frame, handover=handover)
             else:
