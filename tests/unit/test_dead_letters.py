@@ -212,6 +212,21 @@ def test_a_snapshots_row_and_a_message_too_large(bench: Bench) -> None:
     assert bench.count() == 3
 
 
+def test_what_the_topic_has_of_a_dead_letter_goes_when_the_table_is_read_again(bench: Bench) -> None:
+    """Until then it stays. After it, nothing says how old it is, and it may follow rules that are no more."""
+    bench.run(A)
+    bench.log.commit(insert(A, (b"1", b"x")), insert(A, (b"2", b"y")))
+    bench.log.commit(update(A, (b"1", BAD)))
+    bench.run(A)
+    assert sorted(bench.fold(A)) == ["1", "2"]
+    bench.read_again(A)
+    bench.run(A)
+    assert (sorted(bench.fold(A)), bench.count()) == (["2"], 2)
+    bench.log.commit(update(A, (b"1", b"z")))
+    bench.run(A)
+    assert bench.fold(A)["1"] == {"id": "1", "note": "z"}
+
+
 @pytest.mark.parametrize("small", [None, "the row", "the limit"])
 def test_rows_too_large_that_are_read_again_while_the_log_goes_on(bench: Bench, small: str | None) -> None:
     """Each reading has another place in the log: the table is read to its end, and no row is refused for what it was.
