@@ -164,9 +164,10 @@ class EventWriter:
             is_read = encoder.table.qualified == self._logged.table
             for row in (change.before, change.after) if is_read or self._letters.refuses else ():
                 if row is not None:
-                    self._letters.changed(encoder.topic, key := encoder.key(row))
-                    if is_read:
-                        self._logged.note(key, transaction.xid)
+                    with suppress(ValueError):  # of a key that cannot be written, `_change` deletes the one before it
+                        self._letters.changed(encoder.topic, key := encoder.key(row))
+                        if is_read:
+                            self._logged.note(key, transaction.xid)
             if encoder.published is not None and encoder.published.judge is not None:
                 self._judged(of_source, change, encoder, xid=transaction.xid, frame=frame, handover=handover)
             else:

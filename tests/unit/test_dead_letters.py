@@ -119,6 +119,34 @@ def test_a_key_no_encoder_takes(bench: Bench) -> None:
     assert [v["key"] for v in bench.letters()] == [None, None]
 
 
+def test_a_key_no_encoder_takes_behind_a_record_too_large(bench: Bench) -> None:
+    """What the broker has refused is noted by key then, and the old key is deleted all the same."""
+    bench.kafka.largest_bytes = 2 * PIECE_BYTES
+    bench.run(A)
+    bench.log.commit(insert(A, (b"1", b"x")), insert(A, (b"2", b"y" * 3 * PIECE_BYTES)))
+    bench.log.commit(update(A, (BAD, b"x"), key=(b"1",)))
+    bench.run(A)
+    assert (bench.fold(A), bench.count()) == ({}, 2)
+
+
+def test_a_key_no_encoder_takes_while_the_table_is_read_again(bench: Bench) -> None:
+    """The row was read already: nothing but its event says that it has no longer the key that it had."""
+    bench.run(A)
+    bench.log.commit(*(insert(A, (b"%d" % n, b"x")) for n in range(1, 6)))
+    bench.run(A)
+    bench.read_again(A)
+    windows = 0
+
+    def changes(step: str) -> None:
+        nonlocal windows
+        windows += step == "snapshot.window"
+        if step == "snapshot.window" and windows == 3:
+            bench.log.commit(update(A, (BAD, b"x"), key=(b"1",)))
+
+    bench.run(A, at=changes)
+    assert sorted(bench.fold(A)) == ["2", "3", "4", "5"]
+
+
 def test_an_old_row_that_cannot_be_written_costs_no_event(bench: Bench) -> None:
     """With the old row logged whole: its correction and its delete are events, with the key."""
     bench.run(A)
