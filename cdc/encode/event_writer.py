@@ -196,7 +196,12 @@ class EventWriter:
         `change` is `of_source` with the published columns alone.
         """
         after, before = change.after, change.before
-        key = encoder.key(after) if after is not None else b""
+        try:
+            key = encoder.key(after) if after is not None else b""
+        except ValueError:
+            if before is not None:
+                self._delete(change, encoder, xid, frame, handover)  # of the key it had
+            raise
         old_key = key if before is None else encoder.key(before)
         if self._answered:
             self._left_out.hold(encoder, change, old_key, key or old_key)

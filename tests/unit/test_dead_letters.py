@@ -10,9 +10,11 @@ import pytest
 
 from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Report, Settings
+from cdc.config.source_config import SourceConfig
 from cdc.encode.dead_letters import PIECE_BYTES, refusal
 from cdc.model.change import UNCHANGED, Change, Message, Op, Row, Table
 from cdc.model.errors import OperatorError, TooLargeError
+from cdc.rules.capture_rules import NO_RULES, CaptureRules
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, update
 from cdc.testing.faults import At, nothing
 from cdc.testing.kafka import Outcome, Record
@@ -32,13 +34,21 @@ class Bench:
         self.log, self.kafka = MemoryLog(), MemoryKafka(largest_bytes=LIMIT)
         self.reports: list[Report] = []
 
-    def run(self, *tables: Table, dead_letters: bool = True, chunk_rows: int = 1, at: At = nothing) -> None:
+    def run(
+        self,
+        *tables: Table,
+        dead_letters: bool = True,
+        chunk_rows: int = 1,
+        at: At = nothing,
+        rules: CaptureRules = NO_RULES,
+    ) -> None:
         Pipeline(
             Settings(
                 connector="c",
                 prefix="p",
                 chunk_rows=chunk_rows,
                 logs=frozenset(["dead-letter"] if dead_letters else []),
+                rules=rules,
             ),
             open_source=lambda: MemorySource(self.log, tables),
             open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=2, at=at),
@@ -117,6 +127,18 @@ def test_a_key_no_encoder_takes(bench: Bench) -> None:
     bench.run(A)
     assert bench.fold(A) == {}
     assert [v["key"] for v in bench.letters()] == [None, None]
+
+
+def test_a_key_no_encoder_takes_of_a_table_with_a_condition(bench: Bench) -> None:
+    """Of a key change the old key is deleted."""
+    rules = CaptureRules.of_source(
+        SourceConfig(type="postgres", url="postgresql://h/d", tables=("s.a",), where={"s.a": "note IS NOT NULL"})
+    )
+    bench.run(A, rules=rules)
+    bench.log.commit(insert(A, (b"1", b"x")), insert(A, (b"2", None)))
+    bench.log.commit(update(A, (BAD, b"x"), key=(b"1",)))
+    bench.run(A, rules=rules)
+    assert (bench.fold(A), bench.count()) == ({}, 1)
 
 
 def test_a_key_no_encoder_takes_behind_a_record_too_large(bench: Bench) -> None:
