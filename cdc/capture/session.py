@@ -317,6 +317,7 @@ class Session:
         state = replace(state, dead_letters=letters, paused_ms=self._commands.paused_ms)
         begun_s, (records, size) = time.monotonic(), self._sink.pending()
         self._sink.commit(state)
+        self._letters.committed()
         self._state = self._place.state = state
         self._pace.committed(begun_s)
         events, self._uncommitted = self._uncommitted, 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -29,8 +29,10 @@ _LOG_EVERY_S: Final = 10.0
 
 log = logging.getLogger("cdc")
 
-Refused: TypeAlias = Mapping[tuple[str, bytes, str], int]
-"""How often the broker found the record of (topic, key, position) too large."""
+Refused: TypeAlias = MutableMapping[tuple[str, bytes, str], int]
+"""How often the broker found the record of (topic, key, position) too large; of a row that was read, see `_READ`."""
+_READ: Final = ""
+"""In place of the position of a row that was read: each reading of it has another one, since the log goes on."""
 
 
 class UnwritableError(ValueError):
@@ -64,6 +66,8 @@ class DeadLetters:
     def __init__(self, sink: Sink, refused: Refused, *, on: bool) -> None:
         self._sink = sink
         self._refused = refused
+        self._used = set[tuple[str, bytes, str]]()
+        """Notes of rows that were read of which this transaction has dead letters."""
         self.on = on
         self._count = self._since_logged = 0
         self._logged_at_s = float("-inf")
@@ -76,6 +80,24 @@ class DeadLetters:
     def refusals(self, topic: str, key: bytes, frame: Frame) -> int:
         """How often the broker found the record of the frame's next event too large."""
         return self._refused.get((topic, key, frame.next_position()), 0) if self._refused else 0
+
+    def refuses_read(self, topic: str, key: bytes) -> bool:
+        """Whether the broker has found the row of a key too large when it was read."""
+        note = (topic, key, _READ)
+        if note not in self._refused:
+            return False
+        self._used.add(note)
+        return True
+
+    def changed(self, topic: str, key: bytes) -> None:
+        """Note that the log has an event of a key: as its row is now, the broker has not refused it yet."""
+        self._refused.pop((topic, key, _READ), None)
+
+    def committed(self) -> None:
+        """Forget the rows that are dead letters now: the topic may take them when they are read another time."""
+        for note in self._used:
+            self._refused.pop(note, None)
+        self._used.clear()
 
     def add(self, encoder: TableEncoder, bad: PoisonRecord, cause: ValueError) -> None:
         """Write the dead letter. Raises OperatorError if dead letters are off."""
@@ -208,7 +230,8 @@ def refusal(error: TooLargeError) -> tuple[tuple[str, bytes, str], OperatorError
         what = f"table {where}" if where else f"topic {error.topic}" if named == (None, None) else "a message"
     except (ValueError, KeyError, TypeError):
         return None
-    return (error.topic, error.key, position), OperatorError(
+    at = _READ if event.get("op") == Op.READ.value else position
+    return (error.topic, error.key, at), OperatorError(
         f"{what}, event {position}: {error.message}{columns}",
         hint=f"{error.hint}; or on_error: dead_letter, which goes on without it and keeps the row in its own topic",
     )

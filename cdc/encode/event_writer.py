@@ -161,10 +161,13 @@ class EventWriter:
         if encoder.published is not None:
             change = _cut(change, encoder)
         try:
-            if encoder.table.qualified == self._logged.table:
-                for row in (change.before, change.after):
-                    if row is not None:
-                        self._logged.note(encoder.key(row), transaction.xid)
+            is_read = encoder.table.qualified == self._logged.table
+            for row in (change.before, change.after) if is_read or self._letters.refuses else ():
+                if row is not None:
+                    with suppress(ValueError):  # of a key that cannot be written, `_change` deletes the one before it
+                        self._letters.changed(encoder.topic, key := encoder.key(row))
+                        if is_read:
+                            self._logged.note(key, transaction.xid)
             if encoder.published is not None and encoder.published.judge is not None:
                 self._judged(of_source, change, encoder, xid=transaction.xid, frame=frame, handover=handover)
             else:
@@ -193,7 +196,12 @@ class EventWriter:
         `change` is `of_source` with the published columns alone.
         """
         after, before = change.after, change.before
-        key = encoder.key(after) if after is not None else b""
+        try:
+            key = encoder.key(after) if after is not None else b""
+        except ValueError:
+            if before is not None:
+                self._delete(change, encoder, xid, frame, handover)  # of the key it had
+            raise
         old_key = key if before is None else encoder.key(before)
         if self._answered:
             self._left_out.hold(encoder, change, old_key, key or old_key)

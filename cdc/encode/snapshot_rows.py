@@ -62,7 +62,7 @@ class SnapshotRows:
             at += 1
             try:
                 row_key = key(row)
-                if self._letters.refusals(topic, row_key, frame):
+                if self._letters.refuses_read(topic, row_key):
                     raise too_large(topic)
                 self._records.put(encoder, row_key, frame, op=b"r", before=_NULL, after=encode(row), lsn=lsn)
             except ValueError as exc:
@@ -80,7 +80,7 @@ class SnapshotRows:
                 key = encoder.key(row)
                 if self._logged.unseen(key, window.sees):
                     continue
-                if self._letters.refusals(encoder.topic, key, frame):
+                if self._letters.refuses_read(encoder.topic, key):
                     raise too_large(encoder.topic)
                 after = encoder.row(row)
             except ValueError as exc:

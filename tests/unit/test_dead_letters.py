@@ -8,11 +8,16 @@ from typing import Any
 import orjson
 import pytest
 
+from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Report, Settings
+from cdc.config.source_config import SourceConfig
 from cdc.encode.dead_letters import PIECE_BYTES, refusal
 from cdc.model.change import UNCHANGED, Change, Message, Op, Row, Table
 from cdc.model.errors import OperatorError, TooLargeError
+from cdc.rules.capture_rules import NO_RULES, CaptureRules
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, update
+from cdc.testing.faults import At, nothing
+from cdc.testing.kafka import Outcome, Record
 from tests.text_tables import text_column, text_table
 
 A = text_table("a", ["id", "note"])
@@ -29,14 +34,33 @@ class Bench:
         self.log, self.kafka = MemoryLog(), MemoryKafka(largest_bytes=LIMIT)
         self.reports: list[Report] = []
 
-    def run(self, *tables: Table, dead_letters: bool = True) -> None:
+    def run(
+        self,
+        *tables: Table,
+        dead_letters: bool = True,
+        chunk_rows: int = 1,
+        at: At = nothing,
+        rules: CaptureRules = NO_RULES,
+    ) -> None:
         Pipeline(
-            Settings(connector="c", prefix="p", chunk_rows=1, logs=frozenset(["dead-letter"] if dead_letters else [])),
+            Settings(
+                connector="c",
+                prefix="p",
+                chunk_rows=chunk_rows,
+                logs=frozenset(["dead-letter"] if dead_letters else []),
+                rules=rules,
+            ),
             open_source=lambda: MemorySource(self.log, tables),
-            open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=2),
+            open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=2, at=at),
             sink=MemorySink(self.kafka, "c", "p"),
             observe=self.reports.append,
         ).run(until_caught_up=True)
+
+    def read_again(self, table: Table) -> None:
+        """As `cdc snapshot start` asks for it."""
+        record = Record("p.signal-c", b"1", Command(tables=(table.qualified,)).to_bytes("1"), self.kafka.begin("cli"))
+        self.kafka.topics["p.signal-c"].append(record)
+        self.kafka.end("cli", Outcome.COMMITTED)
 
     def letters(self) -> list[dict[str, Any]]:
         return [orjson.loads(r.value or b"") for r in self.kafka.committed("p.dead-letter-c")]
@@ -103,6 +127,46 @@ def test_a_key_no_encoder_takes(bench: Bench) -> None:
     bench.run(A)
     assert bench.fold(A) == {}
     assert [v["key"] for v in bench.letters()] == [None, None]
+
+
+def test_a_key_no_encoder_takes_of_a_table_with_a_condition(bench: Bench) -> None:
+    """Of a key change the old key is deleted."""
+    rules = CaptureRules.of_source(
+        SourceConfig(type="postgres", url="postgresql://h/d", tables=("s.a",), where={"s.a": "note IS NOT NULL"})
+    )
+    bench.run(A, rules=rules)
+    bench.log.commit(insert(A, (b"1", b"x")), insert(A, (b"2", None)))
+    bench.log.commit(update(A, (BAD, b"x"), key=(b"1",)))
+    bench.run(A, rules=rules)
+    assert (bench.fold(A), bench.count()) == ({}, 1)
+
+
+def test_a_key_no_encoder_takes_behind_a_record_too_large(bench: Bench) -> None:
+    """What the broker has refused is noted by key then, and the old key is deleted all the same."""
+    bench.kafka.largest_bytes = 2 * PIECE_BYTES
+    bench.run(A)
+    bench.log.commit(insert(A, (b"1", b"x")), insert(A, (b"2", b"y" * 3 * PIECE_BYTES)))
+    bench.log.commit(update(A, (BAD, b"x"), key=(b"1",)))
+    bench.run(A)
+    assert (bench.fold(A), bench.count()) == ({}, 2)
+
+
+def test_a_key_no_encoder_takes_while_the_table_is_read_again(bench: Bench) -> None:
+    """The row was read already: nothing but its event says that it has no longer the key that it had."""
+    bench.run(A)
+    bench.log.commit(*(insert(A, (b"%d" % n, b"x")) for n in range(1, 6)))
+    bench.run(A)
+    bench.read_again(A)
+    windows = 0
+
+    def changes(step: str) -> None:
+        nonlocal windows
+        windows += step == "snapshot.window"
+        if step == "snapshot.window" and windows == 3:
+            bench.log.commit(update(A, (BAD, b"x"), key=(b"1",)))
+
+    bench.run(A, at=changes)
+    assert sorted(bench.fold(A)) == ["2", "3", "4", "5"]
 
 
 def test_an_old_row_that_cannot_be_written_costs_no_event(bench: Bench) -> None:
@@ -196,6 +260,56 @@ def test_a_snapshots_row_and_a_message_too_large(bench: Bench) -> None:
         ("m", {"prefix": "q"}),
     ]
     assert bench.count() == 3
+
+
+def test_what_the_topic_has_of_a_dead_letter_goes_when_the_table_is_read_again(bench: Bench) -> None:
+    """Until then it stays. After it, nothing says how old it is, and it may follow rules that are no more."""
+    bench.run(A)
+    bench.log.commit(insert(A, (b"1", b"x")), insert(A, (b"2", b"y")))
+    bench.log.commit(update(A, (b"1", BAD)))
+    bench.run(A)
+    assert sorted(bench.fold(A)) == ["1", "2"]
+    bench.read_again(A)
+    bench.run(A)
+    assert (sorted(bench.fold(A)), bench.count()) == (["2"], 2)
+    bench.log.commit(update(A, (b"1", b"z")))
+    bench.run(A)
+    assert bench.fold(A)["1"] == {"id": "1", "note": "z"}
+
+
+@pytest.mark.parametrize("small", [None, "the row", "the limit"])
+def test_rows_too_large_that_are_read_again_while_the_log_goes_on(bench: Bench, small: str | None) -> None:
+    """Each reading has another place in the log: the table is read to its end, and no row is refused for what it was.
+
+    `small`: what has another size once the broker has refused the second row.
+    """
+    bench.kafka.largest_bytes = 2 * PIECE_BYTES
+    bench.run(A)
+    large = b"x" * 3 * PIECE_BYTES
+    bench.log.commit(*(insert(A, (b"%d" % n, large if n in (2, 3) else b"x")) for n in range(1, 6)))
+    bench.run(A)
+    assert (sorted(bench.fold(A)), bench.count()) == (["1", "4", "5"], 2)
+    bench.read_again(A)
+    windows = 0
+
+    def goes_on(step: str) -> None:
+        nonlocal windows
+        if step != "snapshot.window":
+            return
+        windows += 1
+        assert windows < 20, "it is read again and again"
+        bench.log.commit((insert if windows == 1 else update)(A, (b"9", b"%d" % windows)))
+        if windows == 3 and small == "the row":
+            bench.log.commit(update(A, (b"2", b"y")))
+
+    bench.run(A, chunk_rows=5, at=goes_on)
+    now = {"1", "4", "5", "9"} | ({"2"} if small == "the row" else set())
+    assert (set(bench.fold(A)), bench.count()) == (now, 3 if small == "the row" else 4)
+    if small == "the limit":
+        bench.kafka.largest_bytes = 4 * PIECE_BYTES
+        bench.read_again(A)
+        bench.run(A, chunk_rows=5, at=goes_on)
+        assert (set(bench.fold(A)), bench.count()) == (now | {"2", "3"}, 4)
 
 
 @pytest.mark.parametrize(
