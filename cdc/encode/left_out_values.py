@@ -149,11 +149,14 @@ class LeftOutValues:
 
         Two cases need it: a table that DDL rewrote; and, between snapshot and stream, a row that moved from a key not
         yet read to a key read before, so that no view saw it and its value was neither read nor logged. The source may
-        give a later value than the event's, or no row; the log's later events correct both. The value is not kept: the
-        key may be another row's by now.
+        give a later value than the event's, which the log's later events correct. It may give no row: it is gone, or
+        its commit is logged and not visible yet, as where a standby is waited for. So it is asked for once more. The
+        value is not kept: the key may be another row's by now.
         """
         now = self._reader.row(encoder.source, encoder.key_parts(row))
-        if now is not None:
+        if now is None:
+            self._requests.add(encoder.source, tuple(encoder.key_parts(row)))
+        else:
             now = encoder.cut(now)
             try:
                 fragments |= encoder.fragments(now, missing)

@@ -210,6 +210,21 @@ def test_what_an_event_leaves_out_is_never_filled_from_before_a_dead_letter(benc
     assert bench.count() == 2
 
 
+def test_a_row_that_the_source_does_not_show_yet_is_asked_for_once_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit is in the log and not visible, and the topic does not have what the event leaves out."""
+    bench.run(WIDE)
+    bench.log.commit(insert(WIDE, (b"1", b"a", LONG, b"m")))
+    bench.run(WIDE)
+    bench.kafka.topics[f"p.{WIDE.qualified}"].clear()
+    bench.log.commit(update(WIDE, (b"1", b"b", UNCHANGED, b"n")))
+    for of in ("row", "row_written_last"):
+        monkeypatch.setattr(MemorySnapshotter, of, lambda *_: None)
+    bench.run(WIDE)
+    assert bench.fold(WIDE)["1"] == {"id": "1", "note": "b", "doc": LONG.decode(), "more": "n"}
+
+
 def test_a_record_larger_than_the_broker_takes(bench: Bench) -> None:
     """It stops with table, key columns and size, or is a dead letter; what is large is never cut."""
     bench.run(A)
