@@ -145,7 +145,7 @@ class IncrementalSnapshot:
         self._version_at_start[name] = version
         reading = IncrementalProgress(since, required=required)
         if was is not None:  # begun now: not `again`
-            reading = replace(reading, required=required or was.required, gap=was.gap, emptied=was.emptied)
+            reading = _stricter(replace(reading, required=required or was.required), was)
         self._readings[name] = reading
         return True
 
@@ -173,7 +173,7 @@ class IncrementalSnapshot:
         self._readings.pop(name, None)
         self.add(name, since, required=True)
         if was is not None:
-            self._readings[name] = replace(self._readings[name], gap=was.gap, emptied=was.emptied)
+            self._readings[name] = _stricter(self._readings[name], was)
 
     def _reads(self) -> bool:
         """Whether a window of a table is being read, or what has gone of it."""
@@ -400,6 +400,11 @@ class IncrementalSnapshot:
         self._deleted_to, self._deleted, self._deleting = None, 0, False
         self.logged.follow("", "")
         self._rows = min(self._most, FIRST_ROWS)
+
+
+def _stricter(reading: IncrementalProgress, was: IncrementalProgress) -> IncrementalProgress:
+    """Return a reading in the place of one that was asked for before: its `since` may lie further on in the log."""
+    return replace(reading, since=max(reading.since, was.since), gap=was.gap, emptied=was.emptied)
 
 
 def _close_keys(job: Future[Any]) -> None:
