@@ -422,6 +422,26 @@ def test_a_truncate_of_many_keys_does_not_confirm_rows_that_went_silently_behind
     life.teardown()
 
 
+def test_a_gap_forgets_no_deletes_of_a_table_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was emptied and dropped, the connector was killed as it wrote the deletes, and then the log was lost."""
+    monkeypatch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 0)
+    life = Life()
+    put, truncate = (
+        Step(what=what, table=0, key=1, other=0, long=False, leave_out=False) for what in ("put", "truncate")
+    )
+    life.begin(early=True, steps=[[put]])
+    life.run_once()
+    life.commit([truncate])
+    life.fail("sink.commit.answer", 1, Killed)
+    life.run_once()
+    world = life.world
+    assert world.states()[-1].reading[TABLES[0].qualified]["emptied"]
+    world.captured = TABLES[1:]
+    life.lose_the_log()
+    assert world.run()
+    assert world.kafka.committed(f"{PREFIX}.{TABLES[0].qualified}")[-1].value is None
+
+
 @pytest.mark.timeout(14_400 if FULL else 900)
 def test_any_life_ends_with_every_law_kept() -> None:
     """At least 10,000 steps; a million in `make test-all`."""
