@@ -136,3 +136,15 @@ def test_a_reading_that_is_asked_for_once_more_confirms_no_more_than_before(how:
         reading.of.emptied(TABLES["s.a"], "3")
     found = reading.of.state()["s.a"]
     assert (found["since"], found["gap"], found.get("emptied", False)) == ("5", True, how == "emptied")
+
+
+def test_a_reading_that_begins_once_more_with_its_deletes_goes_on() -> None:
+    """They are the first that is written of a table that was altered, and that shows that its rows are others."""
+    progress = IncrementalProgress("5", rows=2, read=True, started_at_ms=1)
+    of = Reading({"s.a": progress.to_json()}).of
+    due = None
+    while due is None:
+        due = of.due(lambda: 99, settled=True)
+    assert of.add("s.a", "6", required=True, restart=True)
+    of.deleted(len(due))  # type: ignore[arg-type]
+    assert (of.state()["s.a"]["read"], of.state()["s.a"]["since"]) == (False, "6")

@@ -122,6 +122,10 @@ class IncrementalSnapshot:
         """Whether a table is read, or waits for others that are."""
         return name in self._readings
 
+    def has_written(self, name: str) -> bool:
+        """Whether rows of a table that is read are in its topic by now."""
+        return name in self._readings and self._readings[name].rows > 0
+
     def state(self) -> dict[str, dict[str, object]]:
         """Give the position record's part."""
         return {name: reading.to_json() for name, reading in self._readings.items()}
@@ -316,6 +320,8 @@ class IncrementalSnapshot:
 
     def deleted(self, keys: int, since: Callable[[], str] = str) -> None:
         """Note that the deletes of the keys given are in the open transaction; `since` as for `due`."""
+        if self._job is None:
+            return  # writing them has shown that the table must be read from its beginning
         self._deleted += keys
         if not self._deleting:
             self._finish(next(iter(self._readings)), self._deleted, since)
