@@ -141,7 +141,7 @@ class Session:
         self._log.handover = self._reader.handover(self._tables, self._state.snapshot)
         for table in self._tables:
             if reason := self._versions.stale(table):
-                self._rereads.resnapshot(table, reason)
+                self._rereads.resnapshot(table, reason, at_start=True)
         self._rekeyed = [table for table in self._tables if self._versions.rekeyed(table)]
         self._rekeyed_behind = self._source.current() if self._rekeyed else 0
         self._read_rekeyed(self._state.commit)
@@ -191,7 +191,7 @@ class Session:
             return
         for table in self._rekeyed:
             if reason := self._versions.rekeyed(table):  # else an event has described it by now
-                self._rereads.resnapshot(table, reason)
+                self._rereads.resnapshot(table, reason, at_start=True)
         self._rekeyed = []
 
     def _pause(self) -> NoReturn:

@@ -14,9 +14,13 @@ import pytest
 from confluent_kafka import Producer
 
 from cdc.capture.control.signals import Command
+from cdc.capture.snapshots import incremental_snapshot
 from cdc.config.kafka_config import KafkaConfig
 from cdc.dev.stack import DevServers
+from cdc.model.state import State
+from cdc.testing import Killed
 from connectors.postgres.slot import afresh
+from sinks.kafka import KafkaSink
 from sinks.topics.names import table_topic
 from sinks.topics.records.signals import send_command
 from tests.conftest import FULL, Database
@@ -210,6 +214,51 @@ def test_closing_a_gap(database: Database, kafka: str, prefix: str, tmp_path: Pa
     same(connector, database, "public.t")
     unbroken(connector, "public.t", read_again=True)
     assert standing(connector).epoch == 2
+
+
+@pytest.mark.parametrize("gone", some_each_push([0, 22], 22), ids=["none gone", "many gone"])
+@pytest.mark.parametrize(
+    "alter",
+    some_each_push(
+        ["ADD COLUMN c int DEFAULT 5", "DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k)"], "ADD COLUMN c int DEFAULT 5"
+    ),
+    ids=["default", "key"],
+)
+def test_a_table_that_is_altered_amid_the_end_of_a_reading(
+    postgres18: Database,
+    kafka: str,
+    prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    alter: str,
+    gone: int,
+) -> None:
+    """All its rows are read, keys that are gone have deletes yet to come: it is read from its beginning once more."""
+    monkeypatch.setattr(incremental_snapshot, "DELETES_AT_ONCE", 3)
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL)",
+        "INSERT INTO t SELECT x, -x FROM generate_series(1, 30) x",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    postgres18.execute(f"DELETE FROM t WHERE id <= {gone}", f"SELECT pg_drop_replication_slot('cdc_{prefix}')")
+    snapshot(connector, "start", "--after-gap")
+    commit = KafkaSink.commit
+
+    def killed(sink: KafkaSink, state: State) -> None:
+        commit(sink, state)
+        if any(reading["read"] for reading in state.reading.values()):
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSink, "commit", killed)
+        with pytest.raises(Killed):
+            connector.catch_up()
+    connector.killed = True
+    postgres18.execute(f"ALTER TABLE t {alter}")
+    assert "its rows are read again" in connector.catch_up()
+    same(connector, postgres18, "public.t")
 
 
 def test_a_commit_held_back_is_not_overwritten(kafka: str, prefix: str, tmp_path: Path) -> None:

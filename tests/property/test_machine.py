@@ -24,6 +24,7 @@ import cdc.capture.control.commands
 import cdc.capture.pipeline
 import cdc.capture.session
 import cdc.capture.snapshots.incremental_snapshot
+import cdc.encode.truncates
 from cdc.capture.control.signals import Command, parse
 from cdc.encode.table_log import log_of
 from cdc.encode.topic_contents.live_keys import LiveKeys
@@ -402,6 +403,43 @@ def test_a_table_added_whose_first_view_fails_misses_nothing() -> None:
     put = Step(what="put", table=0, key=0, other=0, long=False, leave_out=False)
     life.commit_while_it_works([put], after=0, unseen=20)
     life.teardown()
+
+
+def test_a_truncate_of_many_keys_does_not_confirm_rows_that_went_silently_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A start has found that rows went at an unknown place of the log, which then has a truncate and some of them."""
+    monkeypatch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 0)
+    put, truncate, gone = (
+        Step(what=what, table=1, key=1, other=0, long=False, leave_out=False) for what in ("put", "truncate", "delete")
+    )
+    life = Life()
+    life.begin(early=True, steps=[[put]])
+    life.run_once()
+    for step in (truncate, put):
+        life.commit([step])
+    life.commit_silently([gone])
+    life.teardown()
+
+
+def test_a_gap_forgets_no_deletes_of_a_table_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was emptied and dropped, the connector was killed as it wrote the deletes, and then the log was lost."""
+    monkeypatch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 0)
+    life = Life()
+    put, truncate = (
+        Step(what=what, table=0, key=1, other=0, long=False, leave_out=False) for what in ("put", "truncate")
+    )
+    life.begin(early=True, steps=[[put]])
+    life.run_once()
+    life.commit([truncate])
+    life.fail("sink.commit.answer", 1, Killed)
+    life.run_once()
+    world = life.world
+    assert world.states()[-1].reading[TABLES[0].qualified]["emptied"]
+    world.captured = TABLES[1:]
+    life.lose_the_log()
+    assert world.run()
+    assert world.kafka.committed(f"{PREFIX}.{TABLES[0].qualified}")[-1].value is None
 
 
 @pytest.mark.timeout(14_400 if FULL else 900)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
 from cdc.model.interfaces import Window
 from cdc.testing import MemoryLog, MemorySnapshotter, insert
@@ -121,3 +122,29 @@ def test_a_small_table_that_is_asked_for_again_still_goes_before_one_asked_for_l
     reading.ask("a", "b", "c")
     reading.written.clear()
     assert reading.run() == "b b. c c. a a."
+
+
+@pytest.mark.parametrize("how", ["again", "added", "emptied"])
+def test_a_reading_that_is_asked_for_once_more_confirms_no_more_than_before(how: str) -> None:
+    """Records of before the place where the first was asked for may be of rows that have gone without an event."""
+    reading = Reading({"s.a": IncrementalProgress("5", gap=True).to_json()})
+    if how == "again":
+        reading.of.add_again("s.a", "3")
+    elif how == "added":
+        reading.of.add("s.a", "3", required=True, restart=True)
+    else:
+        reading.of.emptied(TABLES["s.a"], "3")
+    found = reading.of.state()["s.a"]
+    assert (found["since"], found["gap"], found.get("emptied", False)) == ("5", True, how == "emptied")
+
+
+def test_a_reading_that_begins_once_more_with_its_deletes_goes_on() -> None:
+    """They are the first that is written of a table that was altered, and that shows that its rows are others."""
+    progress = IncrementalProgress("5", rows=2, read=True, started_at_ms=1)
+    of = Reading({"s.a": progress.to_json()}).of
+    due = None
+    while due is None:
+        due = of.due(lambda: 99, settled=True)
+    assert of.add("s.a", "6", required=True, restart=True)
+    of.deleted(len(due))  # type: ignore[arg-type]
+    assert (of.state()["s.a"]["read"], of.state()["s.a"]["since"]) == (False, "6")

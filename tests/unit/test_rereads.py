@@ -26,8 +26,8 @@ class Incremental:
         self.keys: dict[bytes, tuple[str, Any, bool]] = {}
         self._takes = takes
 
-    def add(self, name: str, since: str, *, required: bool) -> bool:
-        assert (since, required) == ("end", True)
+    def add(self, name: str, since: str, *, required: bool, restart: bool) -> bool:
+        assert (since, required, restart) == ("end", True, False)
         self.tables.append(name)
         return True
 

@@ -78,15 +78,20 @@ class Rereads:
         del self._keys[name]
         self._incremental.add_again(name, self._since())
 
-    def resnapshot(self, table: Table, reason: str) -> None:
-        """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""
+    def resnapshot(self, table: Table, reason: str, *, at_start: bool = False) -> None:
+        """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so.
+
+        `at_start`: rows that a former session has read were of the table as it was.
+        """
         name = table.qualified
         if name not in self._tables:  # the log tells of its end, and it was gone before this session
             return
         is_told = self._is_told(name, reason)
         if self.first_of == name:
             self._incremental.note_version(name)  # its first rows have shown the change it is read for
-        elif self._incremental.add(name, self._log_end(), required=True) and not is_told:
+            return
+        restart = at_start and self._incremental.has_written(name)
+        if self._incremental.add(name, self._log_end(), required=True, restart=restart) and not is_told:
             self._tell(name, reason)
 
     def _is_told(self, name: str, reason: str) -> bool:

@@ -122,6 +122,10 @@ class IncrementalSnapshot:
         """Whether a table is read, or waits for others that are."""
         return name in self._readings
 
+    def has_written(self, name: str) -> bool:
+        """Whether rows of a table that is read are in its topic by now."""
+        return name in self._readings and self._readings[name].rows > 0
+
     def state(self) -> dict[str, dict[str, object]]:
         """Give the position record's part."""
         return {name: reading.to_json() for name, reading in self._readings.items()}
@@ -145,7 +149,7 @@ class IncrementalSnapshot:
         self._version_at_start[name] = version
         reading = IncrementalProgress(since, required=required)
         if was is not None:  # begun now: not `again`
-            reading = replace(reading, required=required or was.required, gap=was.gap, emptied=was.emptied)
+            reading = _stricter(replace(reading, required=required or was.required), was)
         self._readings[name] = reading
         return True
 
@@ -173,7 +177,7 @@ class IncrementalSnapshot:
         self._readings.pop(name, None)
         self.add(name, since, required=True)
         if was is not None:
-            self._readings[name] = replace(self._readings[name], gap=was.gap, emptied=was.emptied)
+            self._readings[name] = _stricter(self._readings[name], was)
 
     def _reads(self) -> bool:
         """Whether a window of a table is being read, or what has gone of it."""
@@ -316,6 +320,8 @@ class IncrementalSnapshot:
 
     def deleted(self, keys: int, since: Callable[[], str] = str) -> None:
         """Note that the deletes of the keys given are in the open transaction; `since` as for `due`."""
+        if self._job is None:
+            return  # writing them has shown that the table must be read from its beginning
         self._deleted += keys
         if not self._deleting:
             self._finish(next(iter(self._readings)), self._deleted, since)
@@ -400,6 +406,11 @@ class IncrementalSnapshot:
         self._deleted_to, self._deleted, self._deleting = None, 0, False
         self.logged.follow("", "")
         self._rows = min(self._most, FIRST_ROWS)
+
+
+def _stricter(reading: IncrementalProgress, was: IncrementalProgress) -> IncrementalProgress:
+    """Return a reading in the place of one that was asked for before: its `since` may lie further on in the log."""
+    return replace(reading, since=max(reading.since, was.since), gap=was.gap, emptied=was.emptied)
 
 
 def _close_keys(job: Future[Any]) -> None:

@@ -338,10 +338,11 @@ class Startup:
         log.warning("the log has a gap before %s: all tables are read again, as asked", start.offset)
         epoch, names = state.epoch + 1, tuple(table.qualified for table in tables)
         since = Position(epoch, 0, 0).text
+        gone = {name: at for name, at in state.reading.items() if at.get("emptied") and name not in names}
+        reading = gone | {name: IncrementalProgress(since, gap=True).to_json() for name in names}
         state = state.next(
             phase=Phase.STREAM, epoch=epoch, offset=start.offset, commit=start.commit, tables=names, unread=(),
-            snapshot={}, reading={name: IncrementalProgress(since, gap=True).to_json() for name in names}, windows=0,
-            carried=source.carried(),
+            snapshot={}, reading=reading, windows=0, carried=source.carried(),
         )  # fmt: skip
         self._record_topics()
         commands = dict(self._sink.commands())
