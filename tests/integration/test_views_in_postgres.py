@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 import spark_apply.views.embedded.step
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, FencedError, OperatorError, RetryableError
+from spark_apply.stores.postgres.session.server import Server
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.step import LongTextError
 from spark_apply.views.database.store import DatabaseStore
@@ -290,6 +291,36 @@ def test_a_publication_that_comes_while_the_job_runs(postgres18: Database, monke
         store.state = steps.state
         store._compute(steps._new_step(None, [], steps.search), [])
         assert [(op, row["s"]) for _, op, _, row in steps.step()] == [("u", 3)]
+
+
+_OF_THE_ROLE = {
+    "transform_null_equals": "on",
+    "DateStyle": "German, DMY",
+    "TimeZone": "Asia/Kathmandu",
+    "IntervalStyle": "sql_standard",
+    "extra_float_digits": "-15",
+    "statement_timeout": "1h",
+    "idle_in_transaction_session_timeout": "1h",
+    "quote_all_identifiers": "on",
+    "standard_conforming_strings": "off",
+}
+
+
+def test_what_the_role_or_the_database_has_set_changes_no_value(
+    postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a pooler, too, where what is said at the start of a session is not that of the next transaction."""
+    for name, value in _OF_THE_ROLE.items():
+        postgres18.execute(f"ALTER DATABASE {postgres18.name} SET {name} = '{value}'")
+    monkeypatch.setattr(Server, "_pinned", lambda _self, connection: connection)
+    _same_events(postgres18, tmp_path, dict([*_SOME.items()][:3]), 4, 7)
+    sql = "SELECT k, CASE WHEN v = NULL THEN 'wrong' ELSE 'right' END AS c FROM public.x"
+    view = view_of("equal", sql, ["k"], {_ONE.name: _ONE}, "postgres")
+    with closing(DatabaseSteps(postgres18.url, [_ONE], [view], job="others")) as steps:
+        steps.write(_ONE.name, {("k",): [None]})
+        assert [row["c"] for _, _, _, row in steps.step()] == ["right"]
+        found = "SELECT DISTINCT setting FROM pg_settings WHERE name IN ('statement_timeout', ?)"
+        assert steps.state.rows(found, ["idle_in_transaction_session_timeout"]) == [("0",)]
 
 
 _ALTERED = {

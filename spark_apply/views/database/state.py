@@ -83,11 +83,20 @@ WHERE n.nspname = %s AND c.relkind = 'r' AND c.relreplident = 'd'
 _AT_ONCE: Final = 50_000
 _NO_TEXTS: Final = "no_indexes_of_texts"
 _LONG: Final = ("text", "bytea")
-_BEGIN: Final = (
-    "SELECT set_config('search_path', %s, true), set_config('jit', 'off', true), set_config('TimeZone', 'UTC', true), "
-    "set_config('DateStyle', 'ISO', true), set_config('extra_float_digits', '1', true)"
+_SETTINGS: Final = {
+    "jit": "off",
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "extra_float_digits": "1",
+    "transform_null_equals": "off",  # on, what is `= NULL` in a view's SQL would be IS NULL
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+_BEGIN: Final = ", ".join(
+    ["SELECT set_config('search_path', %s, true)", *(f"set_config('{n}', '{v}', true)" for n, v in _SETTINGS.items())]
 )
-"""What the texts of values rest on is said in each transaction: a pooler may give each another session."""
+"""What values and their texts rest on, and how long a step may take, is said in each transaction: a pooler may give
+each another session."""
 
 
 class DatabaseState(ViewState):
