@@ -2,10 +2,12 @@
 
 MariaDB reports the place of a view, and keeps commits out while it takes one: what lies before the place is seen. XA
 COMMIT is not kept out. It is in the log first and visible later, so a view may have a place behind it and not see it.
-What is under way was prepared, and XA RECOVER lists it until it is visible. So a place is believed if nothing was
-listed just before the view and no XA COMMIT has begun since; else the tables are locked, which waits for sessions that
-have prepared something. What remains is an XA COMMIT by another session, because the first is gone: no lock of a table
-keeps it out, so it may be hidden if it is just then under way.
+What is under way was prepared, and XA RECOVER lists it until it is visible; and the server counts each as it begins.
+So a place is believed if no XA COMMIT has begun while the view was taken, and before it either nothing was listed, or
+none had begun for a second: what is listed then is prepared and no more, maybe for days. (One that waits for a replica
+lies behind the place meanwhile.) Else the tables are locked, which waits for sessions that have prepared something.
+What remains is an XA COMMIT by another session, because the first is gone: no lock of a table keeps it out, so it may
+be hidden if it is just then under way.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError, RetryableError
@@ -31,7 +34,11 @@ _LOCK_S: Final = 1
 _VIEW_S: Final = 60.0
 _PAUSE_S: Final = 3.0
 _CALM_S: Final = 1.0
-"""How long MariaDB's views wait for a moment without anything that XA has prepared, before the tables are locked."""
+"""What XA has prepared is not being committed where no XA COMMIT has begun for so long."""
+_TRIED_S: Final = 2.0
+"""How long MariaDB's views wait for such a moment, or one with nothing prepared, before the tables are locked."""
+_begun: WeakKeyDictionary[session.Connection, tuple[str, float]] = WeakKeyDictionary()
+"""Of each session, how many XA COMMIT its server had begun when it was looked at, and since when it is so many."""
 _LOCKED_S: Final = 10.0
 """How long a snapshot tries for a view without open transactions: first in a pause of the writers, then by a lock."""
 
@@ -120,7 +127,7 @@ def _by_status(
             return BinlogView(min(places), None), max(places)
         for connection in sessions:
             end_view(connection)
-        if not places and time.monotonic() - begun_s > _CALM_S:
+        if not places and time.monotonic() - begun_s > _TRIED_S:
             return None
         _wait(begun_s + _VIEW_S, over)
 
@@ -142,17 +149,20 @@ def _at_one_position(sessions: Sequence[session.Connection], found: server.Serve
 def _places(sessions: Sequence[session.Connection]) -> list[int]:
     """Begin a view on each session and return their places; none of them where an XA COMMIT may be under way."""
     asking = sessions[0]
-    begun = _begun_by_xa(asking)
-    calm = server.prepared(asking) == set()
+    before, since_s = _begun_by_xa(asking)
+    calm = (before and time.monotonic() - since_s > _CALM_S) or server.prepared(asking) == set()
     _begin(sessions)
     places = [_snapshot_position(connection) for connection in sessions]
-    return places if calm and _begun_by_xa(asking) == begun else []
+    return places if calm and _begun_by_xa(asking) == (before, since_s) else []
 
 
-def _begun_by_xa(connection: session.Connection) -> str:
-    """Return how many XA COMMIT have begun on MariaDB."""
-    ((_, value),) = session.texts(connection, "taking a view", "SHOW GLOBAL STATUS LIKE 'Com_xa_commit'")
-    return value
+def _begun_by_xa(connection: session.Connection) -> tuple[str, float]:
+    """Return how many XA COMMIT have begun on MariaDB, and since when we know of no other; "": it does not tell."""
+    found = session.texts(connection, "taking a view", "SHOW GLOBAL STATUS LIKE 'Com_xa_commit'")
+    now = found[0][1] if found else ""
+    if _begun.get(connection, ("", 0.0))[0] != now:
+        _begun[connection] = now, time.monotonic()
+    return _begun[connection]
 
 
 def _snapshot_position(connection: session.Connection) -> int:
@@ -183,7 +193,7 @@ def _under_lock(
                 _wait(deadline, over)
             except OperatorError as exc:
                 if session.is_denied(exc):
-                    why = "XA has transactions prepared" if found.mariadb else "there are no GTIDs to do without"
+                    why = "XA commits all the time" if found.mariadb else "there are no GTIDs to do without"
                     other = "" if found.mariadb else "; or set gtid_mode to ON, step by step"
                     raise OperatorError(
                         f"user {found.user} may not lock tables for the moment in which a view is taken, and {why}",

@@ -32,7 +32,10 @@ class Log(Protocol):
         """Return a commit position behind all that the session's view sees; asked once that is taken."""
 
     def nudge(self, catalog: Catalog) -> None:
-        """Have the log's reader get there at once, in a transaction that is committed afterwards."""
+        """Write something that the commit afterwards makes safe, and with it all that the view sees.
+
+        The log's reader gets there at once by that.
+        """
 
 
 class WriteAheadLog:
@@ -51,5 +54,10 @@ class WriteAheadLog:
         return at_record_end(catalog.end())
 
     def nudge(self, catalog: Catalog) -> None:
-        with suppress(OperatorError):  # without the right to it, the log's reader gets there a little later
-            catalog.rows("writing a watermark", "SELECT pg_logical_emit_message(true, %s, '')", (WATERMARK,))
+        write_watermark(catalog)
+
+
+def write_watermark(catalog: Catalog) -> None:
+    """Write a message into the log, in a transaction that is committed afterwards."""
+    with suppress(OperatorError):  # without the right to it, the log's reader gets there a little later
+        catalog.rows("writing a watermark", "SELECT pg_logical_emit_message(true, %s, '')", (WATERMARK,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -57,6 +58,8 @@ WHERE a.attrelid = %s AND a.atttypid IN ('text'::regtype, 'varchar'::regtype)
            ELSE false END
 """
 """Text columns that compare by code point, which is by byte in UTF-8: collation C, and provider builtin."""
+log = logging.getLogger("cdc")
+
 _PAGES: Final = """
 SELECT coalesce(sum(pg_relation_size(oid)), 0)::int8 / current_setting('block_size')::int8
 FROM (SELECT %s::oid UNION SELECT relid FROM pg_partition_tree(%s::oid::regclass)) AS t(oid)
@@ -109,8 +112,7 @@ class PostgresSnapshotter:
             ((text,),) = catalog.rows("taking a view", "SELECT pg_current_snapshot()::text")
             number = len(done.views) + 1
             done = replace(done, views={**done.views, number: (text, self._log.end(catalog))})
-            with closing(session.connect(self._params)) as other:
-                self._log.nudge(Catalog(other))  # whose commit makes safe from a crash all that the view sees
+            self._make_safe()
         ((shared,),) = catalog.rows("sharing the view", "SELECT pg_export_snapshot()")
         planned: list[KeyRange[Relation]] = []
         for table in remaining:
@@ -124,6 +126,16 @@ class PostgresSnapshotter:
         readers = self._readers = ParallelReaders(self._sessions, planned, _read, cancel)
         yield from chunks(readers, done, views=[number] * len(self._sessions), parse=_parse)
         self._end()
+
+    def _make_safe(self) -> None:
+        """Commit something: then what the view sees is lost in no crash of the server."""
+        try:
+            other = session.connect(self._params)
+        except RetryableError as exc:  # such as a role's CONNECTION LIMIT, which the snapshot itself keeps within
+            log.warning("rows that the server loses in a crash right now may stay in the topics: %s", exc.message)
+            return
+        with closing(other):
+            self._log.nudge(Catalog(other))
 
     def _session(self) -> psycopg2.extensions.connection:
         connection = session.connect(self._params)

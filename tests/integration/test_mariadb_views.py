@@ -18,6 +18,7 @@ from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog import server
 from snapshot.mysql import views
 from tests.conftest import MySQLDatabase
+from tests.integration.mysql_user import MysqlUser
 
 WRITERS = 5
 LOOKING_S = 8
@@ -54,8 +55,11 @@ def looked(database: MySQLDatabase, connection: session.Connection, *, exact: bo
 
 
 @pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.full("the same lock, sooner"))])
-def test_a_view_waits_for_what_xa_has_prepared(mariadb: MySQLDatabase, exact: bool) -> None:
+def test_a_view_waits_for_what_xa_has_prepared(
+    mariadb: MySQLDatabase, monkeypatch: pytest.MonkeyPatch, exact: bool
+) -> None:
     """Its XA COMMIT may be under way; what a session has left behind is waited for by nobody."""
+    monkeypatch.setattr(views, "_CALM_S", 1_000.0)  # XA COMMIT begin all the time
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     with closing(using(mariadb)) as one, ThreadPoolExecutor(1) as pool:
         with closing(using(mariadb)) as holder:
@@ -72,6 +76,65 @@ def test_a_view_waits_for_what_xa_has_prepared(mariadb: MySQLDatabase, exact: bo
             assert looked(mariadb, one, exact=exact)[1] == {1}
         finally:
             mariadb.execute(f"XA COMMIT '{mariadb.name}-left'")
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["held", "left behind"])
+def test_what_stays_prepared_holds_no_view_up(
+    mariadb: MySQLDatabase, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    """By a user who may lock no tables: where no XA COMMIT has begun for a second, none is under way."""
+    mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    limited = MySQLDatabase(MysqlUser(mariadb.url).url, mariadb.name)
+    with closing(using(limited)) as one:
+        holder = using(mariadb)
+        prepare(holder, f"{mariadb.name}-stays", 1)
+        if left:
+            holder.close()
+        try:
+            assert looked(limited, one)[1] == set()
+            with monkeypatch.context() as patch:
+                patch.delattr(views, "_wait")  # the second is waited for once
+                assert looked(limited, one)[1] == set()
+        finally:
+            if not left:
+                holder.close()
+            mariadb.execute(f"XA COMMIT '{mariadb.name}-stays'")
+        assert looked(limited, one)[1] == {1}
+
+
+@pytest.mark.full("of the server: no place that it reports lies behind what waits")
+@pytest.mark.parametrize("point", ["AFTER_SYNC", "AFTER_COMMIT"])
+def test_a_view_beside_what_waits_for_a_replica(
+    mariadb: MySQLDatabase, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """An XA COMMIT that began long ago is in the log and not visible until the replica has it."""
+    monkeypatch.setattr(views, "_CALM_S", 0.1)
+    mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with closing(using(mariadb)) as one, closing(using(mariadb)) as holder, ThreadPoolExecutor(1) as pool:
+        prepare(holder, f"{mariadb.name}-waits", 1)
+        variables = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('rpl_semi_sync_master_wait_point', "
+        was = dict(session.texts(one, "testing", f"{variables}'rpl_semi_sync_master_timeout')"))
+        try:
+            do(
+                one,
+                f"SET GLOBAL rpl_semi_sync_master_wait_point = '{point}'",
+                "SET GLOBAL rpl_semi_sync_master_timeout = 4000",
+                "SET GLOBAL rpl_semi_sync_master_enabled = ON",
+            )
+            logged = server.status(one, server.look(one))[0].commit
+            committing = pool.submit(do, holder, f"XA COMMIT '{mariadb.name}-waits'")
+            while server.status(one, server.look(one))[0].commit == logged:
+                time.sleep(0.02)
+            taken, rows = looked(mariadb, one)
+            assert rows == {1} or not taken.sees(logged)
+            committing.result(30)
+        finally:
+            do(
+                one,
+                "SET GLOBAL rpl_semi_sync_master_enabled = OFF",
+                f"SET GLOBAL rpl_semi_sync_master_timeout = {was['rpl_semi_sync_master_timeout']}",
+                f"SET GLOBAL rpl_semi_sync_master_wait_point = '{was['rpl_semi_sync_master_wait_point']}'",
+            )
 
 
 @pytest.mark.full("the server's own gap, of milliseconds, which the test above knows of")

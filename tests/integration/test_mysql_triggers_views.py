@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import count
 from typing import Any
 
 import pytest
 
 from cdc.testing import Faults, Killed
+from connectors.mysql import session
 from connectors.mysql.catalog.catalog import Captured
 from connectors.triggers.mysql.change_log import ChangeLog
 from connectors.triggers.mysql.numbers import Numbers
 from connectors.triggers.mysql.rounds import Pins, Round
+from connectors.triggers.mysql.triggers import Names
 from snapshot.mysql.snapshotter import MysqlSnapshotter
 from tests.conftest import MySQLDatabase
 from tests.integration import trigger_laws as laws
@@ -155,3 +158,11 @@ def test_a_view_is_torn(key: str, other: int, mariadb: MySQLDatabase, monkeypatc
     assert next(taken) == 2
     assert [event["after"]["n"] for event in shop.events() if event["op"] == "u"] == ([1, 2] if other == 1 else [1, 1])
     laws.each_event_follows_the_one_before(shop, "orders")
+
+
+def test_a_late_change_of_a_shape_that_is_gone(mariadb: MySQLDatabase) -> None:
+    """Somebody has deleted its row, which is found and told elsewhere: it is no error of a program."""
+    shop = MysqlShop(mariadb, "CREATE TABLE orders (id int PRIMARY KEY)")
+    shop.run()
+    with closing(session.connect(session.address(f"{mariadb.url}?ssl_mode=disabled"))) as connection:
+        assert not Pins(connection, Names("c"))._overtaken(1, [1], Round(0, "", 0, {1: 1}, Numbers([2])))

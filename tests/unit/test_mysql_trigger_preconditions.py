@@ -60,6 +60,7 @@ def test_statements_in_the_binlog_are_warned_of(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(preconditions, "variables", lambda _: {"log_bin": "ON", "binlog_format": "STATEMENT"})
     ((warning, fix),) = preconditions.warnings(_NOBODY, "db:3306")
     assert "binlog_format is STATEMENT" in warning
+    assert "refuses what the connector writes" in warning
     assert "MIXED" in fix
 
 

@@ -79,8 +79,9 @@ def warnings(connection: session.Connection, where: str) -> Iterator[tuple[str, 
         yield what, "SET GLOBAL read_only = OFF, if it is to be the primary; else name the primary in source.url"
     if of.get("log_bin", "").upper() in _ON and of.get("binlog_format", "").upper() == "STATEMENT":
         what = (
-            f"binlog_format is STATEMENT at {where}: the server notes each statement that calls a trigger as unsafe; "
-            "its replicas call the triggers too, if they have them"
+            f"binlog_format is STATEMENT at {where}: the server refuses what the connector writes, with error 1665, "
+            "and notes each statement that calls a trigger as unsafe; its replicas call the triggers too, if they have "
+            "them"
         )
         yield what, "SET GLOBAL binlog_format = 'MIXED'"
 

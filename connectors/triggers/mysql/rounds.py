@@ -193,15 +193,21 @@ class Pins:
         """Tell whether a round has a later change of a key that one of some changes has which are not in it."""
         table = self._names.of(self._names.change_table(shape))
         described = f"SELECT described FROM {self._names.of('shapes')} WHERE shape = %s"
-        of = Shape.from_json(session.texts(self._locking, _DOING, described, (str(shape),))[0][0]).key_stored
+        found = session.texts(self._locking, _DOING, described, (str(shape),))
+        if not found:
+            return False  # somebody has deleted it: nobody reads its changes
+        of = Shape.from_json(found[0][0]).key_stored
         key = ", ".join(f"{column} AS k{at}" for at, column in enumerate(of))
         same = " AND ".join(f"{column} = late.k{at}" for at, column in enumerate(of))
         for at in range(0, len(late), _COMPARED):
             some = late[at : at + _COMPARED]
+            ranges = list(made.numbers.ranges_from(some[0]))
+            if len(ranges) > _MOST_GAPS:
+                ranges = [(some[0], made.numbers.last)]
             statement = (
                 f"SELECT t.seq FROM {table} AS t JOIN (SELECT MIN(seq) AS first, {key} FROM {table} "
                 f"WHERE seq IN ({', '.join(map(str, some))}) GROUP BY {', '.join(of)}) AS late "
-                f"ON {same} AND t.seq > late.first WHERE t.seq BETWEEN {some[0]} AND {made.numbers.last}"
+                f"ON {same} AND t.seq > late.first WHERE {within(ranges)}"
             )
             if any(int(seq) in made.numbers for (seq,) in session.rows(self._locking, _DOING, statement)):
                 return True
