@@ -54,10 +54,5 @@ class WriteAheadLog:
         return at_record_end(catalog.end())
 
     def nudge(self, catalog: Catalog) -> None:
-        write_watermark(catalog)
-
-
-def write_watermark(catalog: Catalog) -> None:
-    """Write a message into the log, in a transaction that is committed afterwards."""
-    with suppress(OperatorError):  # without the right to it, the log's reader gets there a little later
-        catalog.rows("writing a watermark", "SELECT pg_logical_emit_message(true, %s, '')", (WATERMARK,))
+        with suppress(OperatorError):  # without the right to it, the log's reader gets there a little later
+            catalog.rows("writing a watermark", "SELECT pg_logical_emit_message(true, %s, '')", (WATERMARK,))

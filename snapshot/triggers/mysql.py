@@ -13,7 +13,7 @@ from connectors.mysql import session
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Catalog
 from connectors.triggers.mysql.change_log import ChangeLog
-from connectors.triggers.mysql.rounds import Pins, behind
+from connectors.triggers.mysql.rounds import Pins, await_safe, behind
 from snapshot.mysql.snapshotter import MysqlSnapshotter
 
 
@@ -74,6 +74,7 @@ class ChangeTables:
                 views.append(RoundView(pins.pin(each, (*session.VIEW, "SAVEPOINT pin"), change_tables)))
                 session.rows(each, "taking a view", "ROLLBACK TO SAVEPOINT pin")  # lets go of the change tables
                 session.check_settings(each)
+            await_safe(locking)
         return views, behind(views[-1].last)
 
     def end(self, connection: session.Connection) -> int:

@@ -22,7 +22,8 @@ A round is given as one transaction, in the order of its numbers. Why that is an
    first transaction had ended; and numbers rise (`triggers`).
 
 That an earlier round is still to be given, or was being given when the connector died, changes nothing: what is in it
-stands in the database, committed, until it is acknowledged.
+stands in the database, committed, until it is acknowledged. A crash takes back no round that is given, and nothing that
+a view has seen: where the server does not flush each commit, its next flush is waited for (`await_safe`).
 
 The commit position of a round is twice its number: what is read again between two rounds has one of its own. A place
 in the log that has all before it that is committed by now, and all behind it that comes later (`Pins.end`), is behind
@@ -34,6 +35,8 @@ from __future__ import annotations
 import heapq
 import json
 import logging
+import re
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +73,9 @@ _DOING: Final = "reading changes"
 _VIEWS: Final = 50
 """So many views are taken for a round before it is left to a later time."""
 _COMPARED: Final = 1_000
+_WRITTEN: Final = re.compile(r"Log sequence number\s+(\d+).*?Log flushed up to\s+(\d+)", re.DOTALL)
+_SAFE_S: Final = 30
+_LOOK_S: Final = 0.1
 
 
 @contextmanager
@@ -266,6 +272,25 @@ def _streamed(connection: session.Connection, statement: str) -> Iterator[tuple[
         raise session.translate(exc, _DOING) from exc
 
 
+def await_safe(connection: session.Connection) -> None:
+    """Wait until no crash takes back what is committed by now: not all servers flush each commit."""
+    upto, until_s = None, time.monotonic() + _SAFE_S
+    while session.texts(connection, _DOING, "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit")[0][0] != "1":
+        told = session.texts(connection, _DOING, "SHOW ENGINE INNODB STATUS")[0][-1]
+        if (found := _WRITTEN.search(told)) is None:
+            raise BugError("InnoDB does not tell how far its log is flushed")
+        upto = int(found[1]) if upto is None else upto
+        if int(found[2]) >= upto:
+            return
+        if time.monotonic() > until_s:
+            raise RetryableError(
+                f"commits not flushed: innodb_flush_log_at_trx_commit is not 1, and InnoDB has not flushed its log for "
+                f"{_SAFE_S} s: a crash would take back what is to be published",
+                hint="SET GLOBAL innodb_flush_log_at_timeout = 1",
+            )
+        time.sleep(_LOOK_S)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Is a place in the log: behind a round."""
@@ -332,6 +357,7 @@ class Rounds:
                     "hold yet",
                     hint=CLOSE_THE_GAP,
                 )
+            await_safe(self._reading)
             counts = {int(shape): int(rows) for shape, rows in json.loads(shapes).items()}
             return Round(int(number), token, int(at_ms), counts, Numbers.parse(numbers))
         return None

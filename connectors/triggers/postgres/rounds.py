@@ -22,6 +22,8 @@ so all of its numbers are greater than that one. And no number is given twice. A
 A server that crashes gives ids again that it had given to transactions without a commit that is safe, such as those
 that were rolled back; and snapshots have seen these end. So the position does not keep a round's snapshot as it is: it
 ends at the greatest id that the log has of the round (`upto_only`). What is left out of it has written down nothing.
+Nor is what a snapshot sees safe: of a commit that nobody waits for (`synchronous_commit = off`), or of a number that
+was drawn. So before anything of a round is given, or a place behind new numbers, it is made safe (`make_safe`).
 
 Which transactions are in a round, and their order, follows from the two snapshots alone, for all of them have ended: so
 a round is gone on with after a restart, behind the number that is in the position.
@@ -50,10 +52,12 @@ from psycopg2 import sql
 
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ChangedError, GapError, OperatorError
+from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.copy_text import parse_row
 from connectors.triggers.change_tables import CLOSE_THE_GAP, number_of
 from connectors.triggers.postgres.change_log import ROOM, TOO_GREAT, ChangeLog, too_great
 from connectors.triggers.postgres.shape import quoted
+from connectors.triggers.postgres.triggers import Names
 
 log = logging.getLogger("cdc")
 
@@ -167,6 +171,14 @@ def upto_only(newest: int, snapshot: str, before: str) -> str:
     return f"{min(int(xmin), end)}:{end}:{','.join(still)}"
 
 
+def make_safe(catalog: Catalog, names: Names) -> None:
+    """Have no crash take back what any view has seen by now: a commit that has written flushes all that is before it.
+
+    A lock is written too, and leaves no dead row behind.
+    """
+    catalog.rows("making changes safe", f"SELECT FROM {names.of('log')} FOR SHARE")
+
+
 class Rounds:
     """Reads on a session of its own, from a place on."""
 
@@ -206,7 +218,10 @@ class Rounds:
             if last >= TOO_GREAT:
                 raise too_great(self._log.names.schema)
             self.place = self.place.begun(seen, last, following)
-        if listed := self._list():
+        listed = self._list()
+        if listed or self.place.end > self.place.commit:
+            make_safe(self._log.catalog, self._log.names)
+        if listed:
             self._prove_numbers()
         while True:
             for batch in _batches(listed):
