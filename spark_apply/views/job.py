@@ -255,7 +255,7 @@ def open_state(
     if state.set_aside is not None:
         tell(f"warning: the state could not be used; it is kept as {state.set_aside}, and made again from the topics")
     if isinstance(state, DatabaseState) and state.made_again:
-        tell("warning: the tables in the store are of another version; they are made again from the topics")
+        tell(f"warning: the tables in the store are {state.made_again}; they are made again from the topics")
     prefix, origin = config.source.topic_prefix, origin_of(config.source, planned.connector)
     sink = registry.sink(sink_config(config), config.name)
     output = ViewOutput(sink, config.name, prefix, state, planned.views, tell, origin, texts_of(config))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 import spark_apply.views.embedded.step
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, FencedError, OperatorError, RetryableError
+from spark_apply.stores.postgres.session.server import Server
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.step import LongTextError
 from spark_apply.views.database.store import DatabaseStore
@@ -291,6 +293,80 @@ def test_a_publication_that_comes_while_the_job_runs(postgres18: Database, monke
         assert [(op, row["s"]) for _, op, _, row in steps.step()] == [("u", 3)]
 
 
+_OF_THE_ROLE = {
+    "transform_null_equals": "on",
+    "DateStyle": "German, DMY",
+    "TimeZone": "Asia/Kathmandu",
+    "IntervalStyle": "sql_standard",
+    "extra_float_digits": "-15",
+    "statement_timeout": "1h",
+    "idle_in_transaction_session_timeout": "1h",
+    "quote_all_identifiers": "on",
+    "standard_conforming_strings": "off",
+}
+
+
+def test_what_the_role_or_the_database_has_set_changes_no_value(
+    postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a pooler, too, where what is said at the start of a session is not that of the next transaction."""
+    for name, value in _OF_THE_ROLE.items():
+        postgres18.execute(f"ALTER DATABASE {postgres18.name} SET {name} = '{value}'")
+    monkeypatch.setattr(Server, "_pinned", lambda _self, connection: connection)
+    _same_events(postgres18, tmp_path, dict([*_SOME.items()][:3]), 4, 7)
+    sql = "SELECT k, CASE WHEN v = NULL THEN 'wrong' ELSE 'right' END AS c FROM public.x"
+    view = view_of("equal", sql, ["k"], {_ONE.name: _ONE}, "postgres")
+    with closing(DatabaseSteps(postgres18.url, [_ONE], [view], job="others")) as steps:
+        steps.write(_ONE.name, {("k",): [None]})
+        assert [row["c"] for _, _, _, row in steps.step()] == ["right"]
+        found = "SELECT DISTINCT setting FROM pg_settings WHERE name IN ('statement_timeout', ?)"
+        assert steps.state.rows(found, ["idle_in_transaction_session_timeout"]) == [("0",)]
+
+
+_ALTERED = {
+    'DROP TABLE cdc_views_steps."public.x"': "public.x",
+    'ALTER TABLE cdc_views_steps."public.x" DROP COLUMN v': "public.x",
+    'ALTER TABLE cdc_views_steps."public.x" ALTER v TYPE smallint': "public.x",
+    'ALTER TABLE cdc_views_steps."public.x" ALTER k TYPE text': "public.x",  # it has another collation then
+    'ALTER TABLE cdc_views_steps."public.x" SET UNLOGGED': "public.x",
+    'DROP TABLE cdc_views_steps."pending public.x"': "pending public.x",
+    'DROP TABLE cdc_views_steps."view.sums"': "view.sums",
+    'DROP TABLE cdc_views_steps.views, cdc_views_steps."view.sums"': "views",
+}
+"""What another hand does, and the table that is named then."""
+
+
+@pytest.mark.parametrize("statement", some_each_push([*_ALTERED], next(iter(_ALTERED)), [*_ALTERED][-2]))
+def test_what_another_hand_has_altered_is_made_again_from_the_topics(postgres18: Database, statement: str) -> None:
+    """A table that is gone is not taken for an empty one, neither by the job that runs nor by the next start."""
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
+        job = steps.state
+        assert isinstance(job, DatabaseState)
+        job.execute("INSERT INTO views VALUES ('sums', '')")
+        steps.write(_ONE.name, {("k",): [1]})
+        steps.step()
+        postgres18.execute('ALTER TABLE cdc_views_steps."public.x" ADD COLUMN own text')
+        DatabaseState(postgres18.url, job="steps", prefix="p", goes_on_as=job.owner).close()
+        with job.transaction():
+            job.require_as_left()
+        postgres18.execute(statement)
+        for altering in (job.require_as_left, partial(job.forget, ["view.other"])):
+            with pytest.raises(RetryableError, match=f"left them .{_ALTERED[statement]}"), job.transaction():
+                altering()
+    with closing(DatabaseState(postgres18.url, job="steps", prefix="p")) as state:
+        assert _ALTERED[statement] in state.made_again
+        assert (state.get("position"), state.kept_tables(), state.columns("public.x")) == (None, [], {})
+    with closing(DatabaseState(postgres18.url, job="steps", prefix="p")) as state:
+        assert not state.made_again
+
+
+def test_a_table_of_a_view_that_is_not_in_the_file_may_be_dropped(postgres18: Database) -> None:
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())):
+        postgres18.execute('DROP TABLE cdc_views_steps."view.sums"')
+    with closing(DatabaseState(postgres18.url, job="steps", prefix="p")) as state:
+        assert not state.made_again
+
+
 def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Callable[[str], str]) -> None:
     first = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
     second = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
@@ -308,11 +384,13 @@ def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Call
     postgres18.execute("CREATE SCHEMA cdc_views_other", "CREATE TABLE cdc_views_other.mine ()")
     with pytest.raises(OperatorError, match="tables that are none of a view job: mine"):
         DatabaseState(postgres18.url, job="other", prefix="shop")
-    second.prepare_table("public.t", [("id", Kind("int64"))], (), ["id"])
+    with second.transaction():
+        second.prepare_table("public.t", [("id", Kind("int64"))], (), ["id"])
     postgres18.execute("CREATE TABLE cdc_views_shop_views.notes AS SELECT 'theirs' AS note")
     second.begin_again(seq=0, step=0)
     assert (second.kept_tables(), second.columns("public.t")) == ([], {})
-    second.prepare_table("public.t", [("id", Kind("int64"))], (), ["id"])
+    with second.transaction():
+        second.prepare_table("public.t", [("id", Kind("int64"))], (), ["id"])
     postgres18.execute(
         'CREATE VIEW theirs AS SELECT id FROM cdc_views_shop_views."public.t"',
         "UPDATE cdc_views_shop_views.meta SET value = 'older' WHERE name = 'shape'",
@@ -321,7 +399,7 @@ def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Call
         DatabaseState(postgres18.url, job="shop-views", prefix="shop")
     postgres18.execute("DROP VIEW theirs")
     third = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
-    assert (third.made_again, third.get("position")) == (True, None)
+    assert (third.made_again, third.get("position")) == ("of another version", None)
     assert third.rows("SELECT note FROM notes") == [("theirs",)]
     with pytest.raises(OperatorError, match=r"store: keeping the state of views: .*does not exist"):
         third.rows('SELECT * FROM "not there"')

@@ -23,6 +23,8 @@ ERROR_FUNCTION: Final = (
 )
 """A value that is an error where it is needed. Immutable, plans would ask for it; volatile, it is made unread, too."""
 
+OURS: Final = ("tables", "views", "kept", "sizes", "outbox", "streams", "late", "quarantine", "published")
+
 _PLACEHOLDER: Final = re.compile(f"{PLACEHOLDER}([a-z_]+){PLACEHOLDER}([^{PLACEHOLDER}]*){PLACEHOLDER}")
 
 
@@ -42,6 +44,11 @@ def short(name: str) -> str:
 def is_of_relation(table: str) -> bool:
     """Whether a table of the schema has such a name as these here: another one is somebody else's."""
     return table.startswith("pending ") or any(mark in table for mark in ".#~")
+
+
+def is_ours(table: str) -> bool:
+    """Whether a table of the schema is the job's: others may stand there, too."""
+    return table in ("meta", *OURS) or is_of_relation(table)
 
 
 def base(relation: str) -> str:

@@ -27,9 +27,19 @@ import psycopg2
 import psycopg2.errors
 import pyarrow as pa
 
-from cdc.model.errors import BugError, FencedError, OperatorError
+from cdc.model.errors import BugError, FencedError, OperatorError, RetryableError
 from spark_apply.stores.postgres.session.server import Cursor, Server
-from spark_apply.views.database.names import ERROR_FUNCTION, base, is_of_relation, schema_of, short, waiting
+from spark_apply.views.database import layout
+from spark_apply.views.database.names import (
+    ERROR_FUNCTION,
+    OURS,
+    base,
+    is_of_relation,
+    is_ours,
+    schema_of,
+    short,
+    waiting,
+)
 from spark_apply.views.database.values import declared, kept, shown_type
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState
 from spark_apply.views.model.values import Columns, quoted, text
@@ -73,17 +83,20 @@ WHERE n.nspname = %s AND c.relkind = 'r' AND c.relreplident = 'd'
 _AT_ONCE: Final = 50_000
 _NO_TEXTS: Final = "no_indexes_of_texts"
 _LONG: Final = ("text", "bytea")
-_OURS: Final = ("tables", "views", "kept", "sizes", "outbox", "streams", "late", "quarantine", "published")
-_BEGIN: Final = (
-    "SELECT set_config('search_path', %s, true), set_config('jit', 'off', true), set_config('TimeZone', 'UTC', true), "
-    "set_config('DateStyle', 'ISO', true), set_config('extra_float_digits', '1', true)"
+_SETTINGS: Final = {
+    "jit": "off",
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "extra_float_digits": "1",
+    "transform_null_equals": "off",  # on, what is `= NULL` in a view's SQL would be IS NULL
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+_BEGIN: Final = ", ".join(
+    ["SELECT set_config('search_path', %s, true)", *(f"set_config('{n}', '{v}', true)" for n, v in _SETTINGS.items())]
 )
-"""What the texts of values rest on is said in each transaction: a pooler may give each another session."""
-
-
-def _is_ours(name: str) -> bool:
-    """Whether a table of the schema is the job's: others may stand there, too."""
-    return name in ("meta", *_OURS) or is_of_relation(name)
+"""What values and their texts rest on, and how long a step may take, is said in each transaction: a pooler may give
+each another session."""
 
 
 class DatabaseState(ViewState):
@@ -92,12 +105,14 @@ class DatabaseState(ViewState):
     def __init__(self, url: str, *, job: str, prefix: str, goes_on_as: str | None = None) -> None:
         self.set_aside = None
         self.schema = schema_of(job)
-        self.made_again = False
-        """Whether the tables were of another shape, and are empty now."""
+        self.made_again = ""
+        """Why the tables were made again, and are empty now."""
         self.has_indexes_of_texts = True
         """Whether a text may be too long for an index: else what is beyond a limit of the server is a row."""
         self._server = Server(url, "store", by_transaction=True)
         self._cursor: Cursor | None = None
+        self._alters = False
+        """Whether the transaction that is open alters tables."""
         self.owner = goes_on_as or uuid.uuid4().hex
         """What the row names that each transaction locks; a process that opens the state once more has it still."""
         try:
@@ -133,6 +148,7 @@ class DatabaseState(ViewState):
                 msg = f"store: the schema {self.schema} has tables that are none of a view job: {min(there)}"
                 raise OperatorError(msg, hint="give the view job another name, or move these tables elsewhere")
             self._make(cursor, job)
+        cursor.execute("SELECT 1 FROM meta WHERE name = 'owner' FOR UPDATE")  # who has it may be altering tables
         cursor.execute("SELECT name, value FROM meta")
         known: dict[str, str] = dict(cursor.fetchall())
         if known["job"] != job:
@@ -141,22 +157,40 @@ class DatabaseState(ViewState):
             raise OperatorError(msg, hint="give this view job another name, or another database")
         if again and known.get("owner") != self.owner:
             raise _taken_over()
-        if known["shape"] != SHAPE:
-            self.made_again = True
+        touched = layout.touched(cursor, self.schema)
+        if known["shape"] != SHAPE or touched:
+            self.made_again = f"not as this job has left them ({touched})" if touched else "of another version"
             for name in there:
-                if _is_ours(name):
+                if is_ours(name):
                     cursor.execute(f"DROP TABLE {quoted(name)}")
             self._make(cursor, job)
         self.has_indexes_of_texts = _NO_TEXTS not in known
         cursor.execute("DELETE FROM meta WHERE name = 'owner'")
         cursor.execute("INSERT INTO meta VALUES ('owner', %s)", (self.owner,))
+        layout.keep(cursor, self.schema)
         self._identify(cursor)  # behind the owner: it waits for who writes to the tables, and that is over now
 
     def _identify(self, cursor: Cursor) -> None:
         cursor.execute(_NOT_IDENTIFIED, (self.schema,))
         for (name,) in cursor.fetchall():
-            if _is_ours(name):
+            if is_ours(name):
                 cursor.execute(f"ALTER TABLE {quoted(self.schema)}.{quoted(name)} REPLICA IDENTITY FULL")
+
+    def require_as_left(self) -> None:
+        """Raise RetryableError where another hand has altered tables: they are made again when the state is opened."""
+        with self._open() as cursor:
+            touched = layout.touched(cursor, self.schema)
+        if touched:
+            msg = f"store: the tables of the schema {self.schema} are not as this job has left them ({touched})"
+            raise RetryableError(
+                msg, hint="start again: they are made again from the topics; let nobody else alter them"
+            )
+
+    def _altering(self) -> None:
+        """Tell of what another hand has altered before that is kept as the layout of this job."""
+        if not self._alters:
+            self.require_as_left()
+            self._alters = True
 
     def _make(self, cursor: Cursor, job: str) -> None:
         for statement in (*_TABLES.strip().split(";\n"), ERROR_FUNCTION):
@@ -179,9 +213,11 @@ class DatabaseState(ViewState):
             cursor.execute("SELECT value FROM meta WHERE name = 'owner' FOR UPDATE")
             if cursor.fetchall() != [(self.owner,)]:
                 raise _taken_over()
-            self._cursor = cursor
+            self._cursor, self._alters = cursor, False
             try:
                 yield
+                if self._alters:
+                    layout.keep(cursor, self.schema)
             finally:
                 self._cursor = None
 
@@ -218,6 +254,7 @@ class DatabaseState(ViewState):
 
     def make(self, at: str, made: str) -> None:
         """Make a table of these columns, or of this query."""
+        self._altering()
         self.execute(f"CREATE TABLE {at} {made}")
         self.identify()
 
@@ -262,9 +299,10 @@ class DatabaseState(ViewState):
         raise BugError(f"nothing is computed beside PostgreSQL: {rows} rows of {len(statement)} characters")
 
     def _forget_all(self) -> None:
+        self._alters = True
         for name in filter(is_of_relation, self._names(self._current())):
             self.execute(f"DROP TABLE {quoted(name)}")
-        for table in _OURS:
+        for table in OURS:
             self.execute(f"DELETE FROM {table}")
 
     def kept_tables(self) -> list[str]:
@@ -336,6 +374,8 @@ class DatabaseState(ViewState):
             return
         for name, kind in columns:
             wanted, there = shown_type(kind), found.get(name)
+            if there != wanted:
+                self._altering()
             if there is None:
                 self.execute(f"ALTER TABLE {at} ADD COLUMN {declared(name, kind)}")
             elif there != wanted:
@@ -347,6 +387,7 @@ class DatabaseState(ViewState):
 
     def forget(self, relations: Iterable[str]) -> None:
         """Drop the rows of relations."""
+        self._altering()
         for relation in relations:
             self.execute(f"DROP TABLE IF EXISTS {base(relation)}")
 

@@ -54,7 +54,9 @@ class DatabaseStore(ViewStore):
             super(DatabaseStore, self)._step(limit, before_ms, clock_ms)
 
     def _compute(self, step: StepOfViews, views: list[View]) -> None:
-        cast("DatabaseState", self.state).identify()  # somebody may publish the tables while the job runs
+        state = cast("DatabaseState", self.state)
+        state.identify()  # somebody may publish the tables while the job runs
+        state.require_as_left()
         super(DatabaseStore, self)._compute(step, views)
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:

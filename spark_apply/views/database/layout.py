@@ -1,0 +1,50 @@
+"""Knows the tables of a job's schema as it has left them: what another hand has dropped or altered is found out.
+
+A table that is gone would be made again, empty, and be taken for one of which all events were read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from spark_apply.stores.postgres.session.server import Cursor
+from spark_apply.views.database.names import is_ours, short
+
+_LAYOUT: Final = """
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), coalesce(l.collname, ''), c.relpersistence
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+LEFT JOIN pg_collation l ON l.oid = a.attcollation
+WHERE n.nspname = %s AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+
+def keep(cursor: Cursor, schema: str) -> None:
+    """Keep the layout as it is now."""
+    found = json.dumps(sorted(_layout(cursor, schema)))
+    cursor.execute("DELETE FROM meta WHERE name = 'layout'")
+    cursor.execute("INSERT INTO meta VALUES ('layout', %s)", (found,))
+
+
+def touched(cursor: Cursor, schema: str) -> str | None:
+    """Name a table that is read, and is not as the job has left it; None where all are, or none is known."""
+    cursor.execute("SELECT value FROM meta WHERE name = 'layout'")
+    kept = cursor.fetchall()
+    gone = {tuple(row) for (text,) in kept for row in json.loads(text)} - _layout(cursor, schema)
+    tables = sorted({str(row[0]) for row in gone}, key=_is_of_view)
+    if not tables or not _is_of_view(tables[0]):
+        return tables[0] if tables else None
+    cursor.execute("SELECT name FROM views")  # others were taken out of the file, and are not read
+    views = [name for (name,) in cursor.fetchall()]
+    read, nodes = {short(f"view.{name}") for name in views}, tuple(f"{name}#" for name in views)
+    return next((each for each in tables if each in read or each.startswith(nodes)), None)
+
+
+def _layout(cursor: Cursor, schema: str) -> set[tuple[str, ...]]:
+    cursor.execute(_LAYOUT, (schema,))
+    return {row for row in cursor.fetchall() if is_ours(row[0])}
+
+
+def _is_of_view(table: str) -> bool:
+    """Whether a table is a view's, or a node's of it."""
+    return table.startswith("view.") or "#" in table
