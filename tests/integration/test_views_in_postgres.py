@@ -367,6 +367,23 @@ def test_a_table_of_a_view_that_is_not_in_the_file_may_be_dropped(postgres18: Da
         assert not state.made_again
 
 
+def test_a_view_that_gets_other_columns_is_no_work_of_another_hand(postgres18: Database) -> None:
+    """Its table is dropped and made with them, in the step that computes it whole."""
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
+        steps.state.execute("INSERT INTO views VALUES ('sums', '')")
+        steps.write(_ONE.name, {("k",): [1]})
+        steps.step()
+    sql = "SELECT k, count(*) AS n, CAST(sum(v) AS string) AS s, max(v) AS m FROM public.x GROUP BY k"
+    view = view_of("sums", sql, ["k"], {_ONE.name: _ONE}, "postgres")
+    with closing(DatabaseSteps(postgres18.url, [_ONE], [view])) as steps:
+        with steps.state.transaction():
+            steps.state.require_as_left()
+        steps.step(stale=True)
+        assert steps.state.rows('SELECT k, n, s, m FROM "view.sums"') == [("k", 1, "1", 1)]
+        with steps.state.transaction():
+            steps.state.require_as_left()
+
+
 def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Callable[[str], str]) -> None:
     first = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
     second = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
