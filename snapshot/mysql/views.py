@@ -4,8 +4,9 @@ MariaDB reports the place of a view, and keeps commits out while it takes one: w
 COMMIT is not kept out. It is in the log first and visible later, so a view may have a place behind it and not see it.
 What is under way was prepared, and XA RECOVER lists it until it is visible. So a place is believed if nothing was
 listed just before the view and no XA COMMIT has begun since; else the tables are locked, which waits for sessions that
-have prepared something. What remains is an XA COMMIT by another session, because the first is gone: no lock of a table
-keeps it out, so it may be hidden if it is just then under way.
+have prepared something; who may not lock them believes the place after some seconds without an XA COMMIT, whatever
+is listed. What remains is an XA COMMIT by another session, because the first is gone: no lock of a table keeps it out,
+so it may be hidden if it is just then under way.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _VIEW_S: Final = 60.0
 _PAUSE_S: Final = 3.0
 _CALM_S: Final = 1.0
 """How long MariaDB's views wait for a moment without anything that XA has prepared, before the tables are locked."""
+_SETTLED_S: Final = 12.0
+"""So long no XA COMMIT has begun where none is taken to be under way any more: a replica is waited for for 10 s."""
 _LOCKED_S: Final = 10.0
 """How long a snapshot tries for a view without open transactions: first in a pause of the writers, then by a lock."""
 
@@ -62,9 +65,7 @@ def take_view(
         except (OperatorError, RetryableError) as exc:
             log.info("a view of transactions under way is taken (%s): some of them will be told twice", exc.message)
     if found.mariadb:
-        return _by_status(sessions, found, over) or _under_lock(
-            sessions, found, tables, connect, over, within_s=_VIEW_S
-        )
+        return _by_status(sessions, found, over) or _beside_xa(sessions, found, tables, connect, over)
     return _by_gtids(sessions, found, over, all_=all_)
 
 
@@ -123,6 +124,46 @@ def _by_status(
         if not places and time.monotonic() - begun_s > _CALM_S:
             return None
         _wait(begun_s + _VIEW_S, over)
+
+
+def _beside_xa(
+    sessions: Sequence[session.Connection],
+    found: server.Server,
+    tables: Sequence[Table],
+    connect: Callable[[], session.Connection],
+    over: Callable[[], bool],
+) -> tuple[BinlogView, int]:
+    """Take views on MariaDB where XA always has something prepared: by a lock; where that is denied, after a pause."""
+    try:
+        return _under_lock(sessions, found, tables, connect, over, within_s=_VIEW_S)
+    except OperatorError as exc:
+        denied = isinstance(exc.__cause__, OperatorError) and session.is_denied(exc.__cause__)
+        taken = _after_a_pause(sessions, found, over) if denied else None
+        if taken is None:
+            raise
+        log.warning("%s: a view was taken once no XA COMMIT had begun for %g s (%s)", exc.message, _SETTLED_S, exc.hint)
+        return taken
+
+
+def _after_a_pause(
+    sessions: Sequence[session.Connection], found: server.Server, over: Callable[[], bool]
+) -> tuple[BinlogView, int] | None:
+    """Take views where no XA COMMIT has begun for long, whatever is prepared. None: there is no such pause."""
+    asking, begun_s = sessions[0], time.monotonic()
+    since_s, before = begun_s, _begun_by_xa(asking)
+    while since_s - begun_s < _VIEW_S:
+        if time.monotonic() - since_s > _SETTLED_S:
+            logged = server.status(asking, found)[0].commit
+            _begin(sessions)
+            places = [_snapshot_position(connection) for connection in sessions]
+            if _begun_by_xa(asking) == before and min(places) >= logged:
+                return BinlogView(min(places), None), max(places)
+            for connection in sessions:
+                end_view(connection)
+        _wait(begun_s + 2 * _VIEW_S, over)
+        if (now := _begun_by_xa(asking)) != before:
+            since_s, before = time.monotonic(), now
+    return None
 
 
 def _at_one_position(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:

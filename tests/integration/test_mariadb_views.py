@@ -74,6 +74,29 @@ def test_a_view_waits_for_what_xa_has_prepared(mariadb: MySQLDatabase, exact: bo
             mariadb.execute(f"XA COMMIT '{mariadb.name}-left'")
 
 
+def test_who_may_not_lock_tables_reads_beside_what_was_left_prepared(
+    mariadb: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of another application, perhaps, and nobody ends it: no XA COMMIT has begun for long."""
+    monkeypatch.setattr(views, "_SETTLED_S", 1.0)
+    user = f"cdc_capture_{mariadb.name}"
+    mariadb.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY)",
+        f"CREATE USER '{user}'@'%' IDENTIFIED BY 'pw'",
+        f"GRANT BINLOG MONITOR ON *.* TO '{user}'@'%'",
+        f"GRANT SELECT ON {mariadb.name}.* TO '{user}'@'%'",
+    )
+    with closing(using(mariadb)) as holder:
+        prepare(holder, f"{mariadb.name}-left", 1)
+    try:
+        monkeypatch.setattr(mariadb, "url", re.sub("//.*@", f"//{user}:pw@", mariadb.url))
+        with closing(using(mariadb)) as one:
+            assert looked(mariadb, one)[1] == set()
+    finally:
+        monkeypatch.undo()
+        mariadb.execute(f"XA COMMIT '{mariadb.name}-left'")
+
+
 @pytest.mark.full("the server's own gap, of milliseconds, which the test above knows of")
 def test_what_lies_before_a_view_s_place_is_seen(mariadb: MySQLDatabase) -> None:
     """Sessions prepare and commit without a pause; the log tells where each one's end lies."""
