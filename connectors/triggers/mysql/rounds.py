@@ -69,7 +69,6 @@ _THERE: Final = 1062
 _DOING: Final = "reading changes"
 _VIEWS: Final = 50
 """So many views are taken for a round before it is left to a later time."""
-_COMPARED: Final = 1_000
 
 
 @contextmanager
@@ -194,18 +193,18 @@ class Pins:
         table = self._names.of(self._names.change_table(shape))
         described = f"SELECT described FROM {self._names.of('shapes')} WHERE shape = %s"
         of = Shape.from_json(session.texts(self._locking, _DOING, described, (str(shape),))[0][0]).key_stored
-        key = ", ".join(f"{column} AS k{at}" for at, column in enumerate(of))
-        same = " AND ".join(f"{column} = late.k{at}" for at, column in enumerate(of))
-        for at in range(0, len(late), _COMPARED):
-            some = late[at : at + _COMPARED]
-            statement = (
-                f"SELECT t.seq FROM {table} AS t JOIN (SELECT MIN(seq) AS first, {key} FROM {table} "
-                f"WHERE seq IN ({', '.join(map(str, some))}) GROUP BY {', '.join(of)}) AS late "
-                f"ON {same} AND t.seq > late.first WHERE t.seq BETWEEN {some[0]} AND {made.numbers.last}"
-            )
-            if any(int(seq) in made.numbers for (seq,) in session.rows(self._locking, _DOING, statement)):
-                return True
-        return False
+        statement = (
+            f"SELECT seq, {', '.join(of)} FROM {table} WHERE seq BETWEEN {late[0]} AND {made.numbers.last} ORDER BY seq"
+        )
+        # once through all of them: there may be many, as of a large transaction that ended just now
+        unseen, before, overtaken = frozenset(late), set[tuple[bytes, ...]](), False
+        for seq, *key in _streamed(self._locking, statement):
+            number = int(seq)
+            if number in unseen:
+                before.add(tuple(key))
+            elif not overtaken and tuple(key) in before:
+                overtaken = number in made.numbers
+        return overtaken
 
     def _unseen(self, view: session.Connection, change_tables: Sequence[int]) -> Round:
         """Return the round of all that a view sees and that is in no round."""
