@@ -43,9 +43,11 @@ class UnwritableError(ValueError):
         self.columns = columns
 
 
-def too_large(topic: str) -> UnwritableError:
-    """Say of an event that its topic does not take it."""
-    return UnwritableError(f"its record is larger than topic {topic} takes")
+class TooLargeForTopicError(UnwritableError):
+    """Says of an event that its topic does not take it."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"its record is larger than topic {topic} takes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class DeadLetters:
         self._sink = sink
         self._refused = refused
         self._used = set[tuple[str, bytes, str]]()
-        """Notes of rows that were read of which this transaction has dead letters."""
+        """Notes that this transaction has made use of: nothing that they are of is written again behind its commit."""
         self.on = on
         self._count = self._since_logged = 0
         self._logged_at_s = float("-inf")
@@ -79,7 +81,13 @@ class DeadLetters:
 
     def refusals(self, topic: str, key: bytes, frame: Frame) -> int:
         """How often the broker found the record of the frame's next event too large."""
-        return self._refused.get((topic, key, frame.next_position()), 0) if self._refused else 0
+        if not self._refused:
+            return 0
+        note = (topic, key, frame.next_position())
+        count = self._refused.get(note, 0)
+        if count:
+            self._used.add(note)
+        return count
 
     def refuses_read(self, topic: str, key: bytes) -> bool:
         """Whether the broker has found the row of a key too large when it was read."""
@@ -93,8 +101,17 @@ class DeadLetters:
         """Note that the log has an event of a key: as its row is now, the broker has not refused it yet."""
         self._refused.pop((topic, key, _READ), None)
 
+    def too_large(self, topic: str, key: bytes) -> None:
+        """Note that the log's event of a key is too large, and so is its row where it is read behind it.
+
+        Else a row that is written all the time would be refused at each reading, and its events would undo each note.
+        """
+        note = (topic, key, _READ)
+        self._refused.setdefault(note, 1)
+        self._used.add(note)
+
     def committed(self) -> None:
-        """Forget the rows that are dead letters now: the topic may take them when they are read another time."""
+        """Forget what is a dead letter now: the topic may take the row when it is read another time."""
         for note in self._used:
             self._refused.pop(note, None)
         self._used.clear()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Protocol, cast
 
-from cdc.encode.dead_letters import DeadLetters, PoisonRecord, too_large
+from cdc.encode.dead_letters import DeadLetters, PoisonRecord, TooLargeForTopicError
 from cdc.encode.deferred_keys import DeferredKeys
 from cdc.encode.envelope.frame import Frame
 from cdc.encode.envelope.table_encoder import TableEncoder
@@ -257,9 +257,13 @@ class EventWriter:
         """Write the dead letter of a poison record; of a key change whose delete was written, the second half."""
         bad = PoisonRecord(change.op, change.before, change.after, frame.next_position(), change.lsn, xid)
         self._letters.add(encoder, bad, cause)
-        if encoder.toastable and change.after is not None:
+        if change.after is not None:
             with suppress(ValueError):  # its key may be what cannot be written
-                self._toast.forget(encoder, encoder.key(change.after))
+                key = encoder.key(change.after)
+                if isinstance(cause, TooLargeForTopicError):
+                    self._letters.too_large(encoder.topic, key)
+                if encoder.toastable:
+                    self._toast.forget(encoder, key)
         frame.skip()
 
     def _change(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
@@ -314,7 +318,7 @@ class EventWriter:
         """
         refused = self._letters.refusals(encoder.topic, key, frame)
         if refused > 1:
-            raise too_large(encoder.topic)
+            raise TooLargeForTopicError(encoder.topic)
         if refused == 0 and (before is None or UNCHANGED in before):
             held = self._records.before(encoder, key)
             if held is not None or before is None:
@@ -332,7 +336,7 @@ class EventWriter:
     def _writable(self, encoder: TableEncoder, key: bytes, frame: Frame, *, reduced: bool) -> None:
         """Raise for a row too large to write; `reduced`: its event has been made smaller already."""
         if not reduced and self._letters.refusals(encoder.topic, key, frame):
-            raise too_large(encoder.topic)
+            raise TooLargeForTopicError(encoder.topic)
 
     def _delete(
         self,

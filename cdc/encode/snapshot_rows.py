@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from cdc.encode.dead_letters import DeadLetters, PoisonRecord, too_large
+from cdc.encode.dead_letters import DeadLetters, PoisonRecord, TooLargeForTopicError
 from cdc.encode.envelope.frame import Frame
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.event_records import EventRecords
@@ -63,7 +63,7 @@ class SnapshotRows:
             try:
                 row_key = key(row)
                 if self._letters.refuses_read(topic, row_key):
-                    raise too_large(topic)
+                    raise TooLargeForTopicError(topic)
                 self._records.put(encoder, row_key, frame, op=b"r", before=_NULL, after=encode(row), lsn=lsn)
             except ValueError as exc:
                 self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
@@ -81,7 +81,7 @@ class SnapshotRows:
                 if self._logged.unseen(key, window.sees):
                     continue
                 if self._letters.refuses_read(encoder.topic, key):
-                    raise too_large(encoder.topic)
+                    raise TooLargeForTopicError(encoder.topic)
                 after = encoder.row(row)
             except ValueError as exc:
                 self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)

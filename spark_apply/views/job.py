@@ -254,13 +254,15 @@ def open_state(
     lake = Lake(spark, config.tables or str(folder / "tables"))
     if state.set_aside is not None:
         tell(f"warning: the state could not be used; it is kept as {state.set_aside}, and made again from the topics")
+    empty = state.set_aside is not None
     if isinstance(state, DatabaseState) and state.made_again:
+        empty = True
         tell(f"warning: the tables in the store are {state.made_again}; they are made again from the topics")
     prefix, origin = config.source.topic_prefix, origin_of(config.source, planned.connector)
     sink = registry.sink(sink_config(config), config.name)
     output = ViewOutput(sink, config.name, prefix, state, planned.views, tell, origin, texts_of(config))
     try:
-        if before is not None and state.set_aside is None:
+        if before is not None and not empty:  # an empty one knows nothing of what this process has published itself
             output.require_own(stand)
         output.begin()
         if isinstance(state, ClusterState) and not lake.has(state.named()):

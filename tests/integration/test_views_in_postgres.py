@@ -301,6 +301,7 @@ _OF_THE_ROLE = {
     "extra_float_digits": "-15",
     "statement_timeout": "1h",
     "idle_in_transaction_session_timeout": "1h",
+    "transaction_timeout": "1h",
     "quote_all_identifiers": "on",
     "standard_conforming_strings": "off",
 }
@@ -319,7 +320,7 @@ def test_what_the_role_or_the_database_has_set_changes_no_value(
     with closing(DatabaseSteps(postgres18.url, [_ONE], [view], job="others")) as steps:
         steps.write(_ONE.name, {("k",): [None]})
         assert [row["c"] for _, _, _, row in steps.step()] == ["right"]
-        found = "SELECT DISTINCT setting FROM pg_settings WHERE name IN ('statement_timeout', ?)"
+        found = "SELECT DISTINCT setting FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout', ?)"
         assert steps.state.rows(found, ["idle_in_transaction_session_timeout"]) == [("0",)]
 
 
@@ -365,6 +366,22 @@ def test_a_table_of_a_view_that_is_not_in_the_file_may_be_dropped(postgres18: Da
         postgres18.execute('DROP TABLE cdc_views_steps."view.sums"')
     with closing(DatabaseState(postgres18.url, job="steps", prefix="p")) as state:
         assert not state.made_again
+
+
+def test_a_view_that_gets_other_columns_is_no_work_of_another_hand(postgres18: Database) -> None:
+    """Its table is dropped and made with them, in the step that computes it whole."""
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
+        steps.state.execute("INSERT INTO views VALUES ('sums', '')")
+        steps.write(_ONE.name, {("k",): [1]})
+        steps.step()
+    sql = "SELECT k, count(*) AS n, CAST(sum(v) AS string) AS s, max(v) AS m FROM public.x GROUP BY k"
+    view = view_of("sums", sql, ["k"], {_ONE.name: _ONE}, "postgres")
+    with closing(DatabaseSteps(postgres18.url, [_ONE], [view])) as steps:
+        steps.step(stale=True)
+        assert steps.state.rows('SELECT k, n, s, m FROM "view.sums"') == [("k", 1, "1", 1)]
+        job = steps.state
+        assert isinstance(job, DatabaseState)
+        job.require_as_left()
 
 
 def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Callable[[str], str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.config.source_config import SourceConfig
-from cdc.encode.dead_letters import PIECE_BYTES, refusal
+from cdc.encode.dead_letters import PIECE_BYTES, DeadLetters, refusal
 from cdc.model.change import UNCHANGED, Change, Message, Op, Row, Table
 from cdc.model.errors import OperatorError, TooLargeError
 from cdc.rules.capture_rules import NO_RULES, CaptureRules
@@ -325,6 +325,48 @@ def test_rows_too_large_that_are_read_again_while_the_log_goes_on(bench: Bench, 
         bench.read_again(A)
         bench.run(A, chunk_rows=5, at=goes_on)
         assert (set(bench.fold(A)), bench.count()) == (now | {"2", "3"}, 4)
+
+
+def test_a_row_too_large_that_is_written_all_the_time_is_read_again(bench: Bench) -> None:
+    """Its events are dead letters themselves: they are no reason to try its row once more."""
+    bench.kafka.largest_bytes = 2 * PIECE_BYTES
+    bench.run(A)
+    large = b"x" * 3 * PIECE_BYTES
+    bench.log.commit(*(insert(A, (b"%d" % n, large if n == 2 else b"x")) for n in range(1, 5)))
+    bench.run(A)
+    bench.read_again(A)
+    windows = 0
+
+    def goes_on(step: str) -> None:
+        nonlocal windows
+        if step == "snapshot.window":
+            windows += 1
+            assert windows < 40, "it is read again and again"
+            if windows < 6:
+                bench.log.commit(update(A, (b"2", large + b"%d" % windows)))
+
+    bench.run(A, chunk_rows=5, at=goes_on)
+    assert set(bench.fold(A)) == {"1", "3", "4"}
+
+
+def test_what_was_refused_slows_nothing_down_once_it_is_a_dead_letter(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing behind a commit is looked up among what the broker has refused: the fast path takes it."""
+    noted: list[bool] = []
+    committed = DeadLetters.committed
+
+    def note(letters: DeadLetters) -> None:
+        before = letters.refuses
+        committed(letters)
+        noted.append(before and letters.refuses)
+
+    monkeypatch.setattr(DeadLetters, "committed", note)
+    bench.run(A)
+    bench.kafka.largest_bytes = 2 * PIECE_BYTES
+    bench.log.commit(insert(A, (b"1", b"x" * 3 * PIECE_BYTES)))
+    bench.run(A)
+    assert (bench.count(), any(noted)) == (1, False)
 
 
 @pytest.mark.parametrize(

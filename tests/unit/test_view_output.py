@@ -16,6 +16,8 @@ from cdc.model.errors import FencedError, OperatorError, RetryableError
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import Phase, State
 from cdc.testing import MemoryKafka, MemorySink
+from spark_apply.views import job as view_job
+from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.planning.view import View
 from spark_apply.views.publishing import output as output_of_views
@@ -132,6 +134,35 @@ def test_who_comes_back_does_not_fence_who_went_on(stand: State | None, goes_on:
         with pytest.raises(FencedError, match="another copy of view job job has published"):
             output.require_own(stand)
     assert sink.fenced == 0
+
+
+@pytest.mark.parametrize("made_again", ["", "not as this job has left them (public.x)"])
+def test_tables_that_are_made_again_while_the_job_runs_are_those_of_no_other_copy(
+    monkeypatch: pytest.MonkeyPatch, made_again: str
+) -> None:
+    """They are empty: what this process has published before is not taken for another one's."""
+    sink: Any = SimpleNamespace(close=lambda: None, check=_begun)
+    config: Any = SimpleNamespace(state="s", tables=None, name="job", source=SimpleNamespace(topic_prefix="p"))
+    state = object.__new__(DatabaseState)
+    state.set_aside, state.made_again, state._server = None, made_again, sink
+    monkeypatch.setattr(DatabaseState, "get", lambda *_: None)
+    monkeypatch.setattr(view_job, "_state_of", lambda *_: state)
+    monkeypatch.setattr("spark_apply.views.job.registry.sink", lambda *_: sink)
+    for name in ("sink_config", "origin_of", "texts_of", "Lake"):
+        monkeypatch.setattr(view_job, name, lambda *_: None)
+    planned: Any = SimpleNamespace(engine="postgres", connector="", views=())
+    before: Any = object()
+    spark: Any = None
+    with pytest.raises(_BegunError if made_again else FencedError):
+        view_job.open_state(config, planned, spark, lambda _: None, (), before=before, stand=_stand(5, "mine"))
+
+
+class _BegunError(Exception):
+    pass
+
+
+def _begun(_: object) -> None:
+    raise _BegunError
 
 
 class _Topic:

@@ -97,6 +97,8 @@ _BEGIN: Final = ", ".join(
 )
 """What values and their texts rest on, and how long a step may take, is said in each transaction: a pooler may give
 each another session."""
+_SINCE_17: Final = 170000
+"""The version whose `transaction_timeout` says how long a transaction may take."""
 
 
 class DatabaseState(ViewState):
@@ -210,6 +212,8 @@ class DatabaseState(ViewState):
             raise BugError("a transaction of the views' state in another one")
         with self._server.transaction("keeping the state of views") as cursor:
             cursor.execute(_BEGIN, (quoted(self.schema),))
+            if cursor.connection.server_version >= _SINCE_17:
+                cursor.execute("SET LOCAL transaction_timeout = 0")
             cursor.execute("SELECT value FROM meta WHERE name = 'owner' FOR UPDATE")
             if cursor.fetchall() != [(self.owner,)]:
                 raise _taken_over()

@@ -324,7 +324,7 @@ class DatabaseStep:
         if self.state.columns(relation) == columns:
             self.state.execute(f"DELETE FROM {rows}")
         else:
-            self.state.execute(f"DROP TABLE IF EXISTS {rows}")
+            self.state.forget([relation])
             self.state.make(rows, made)
         self.state.execute("DELETE FROM sizes WHERE relation = ?", [relation])
         self.state.index(relation, by)
