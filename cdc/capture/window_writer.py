@@ -57,9 +57,7 @@ class WindowWriter:
             snapshot="incremental",
         )
         if isinstance(due, Window):
-            self._rereads.first_of = due.table.qualified if self._incremental.is_first(due) else ""
             events = self._rows.window(due, frame, position, lsn=at)
-            self._rereads.first_of = ""
             self._incremental.wrote(due)
             self._throttle.took(len(due.rows))
             return events

@@ -261,6 +261,45 @@ def test_a_table_that_is_altered_amid_the_end_of_a_reading(
     same(connector, postgres18, "public.t")
 
 
+@pytest.mark.parametrize(
+    "change",
+    some_each_push(
+        [
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k)",
+            "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL); INSERT INTO t VALUES (7, 8)",
+        ],
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k)",
+    ),
+    ids=["key", "made again"],
+)
+def test_a_table_that_is_another_before_its_reading_has_begun(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, change: str
+) -> None:
+    """What the log told behind the place where the reading was asked for is of the table as it was, too."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL)", "INSERT INTO t SELECT x, -x FROM generate_series(1, 5) x"
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    postgres18.execute(f"SELECT pg_drop_replication_slot('cdc_{prefix}')")
+    snapshot(connector, "start", "--after-gap")
+    commit = KafkaSink.commit
+
+    def killed(sink: KafkaSink, state: State) -> None:
+        commit(sink, state)
+        if state.reading:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSink, "commit", killed)
+        with pytest.raises(Killed):
+            connector.catch_up()
+    connector.killed = True
+    postgres18.execute("INSERT INTO t VALUES (100, -100)", change)
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+
+
 def test_a_commit_held_back_is_not_overwritten(kafka: str, prefix: str, tmp_path: Path) -> None:
     """A transaction in the log that no view sees yet (a standby is waited for): its event outlives the row as read."""
     last = KEYS - 1

@@ -122,10 +122,6 @@ class IncrementalSnapshot:
         """Whether a table is read, or waits for others that are."""
         return name in self._readings
 
-    def has_written(self, name: str) -> bool:
-        """Whether rows of a table that is read are in its topic by now."""
-        return name in self._readings and self._readings[name].rows > 0
-
     def state(self) -> dict[str, dict[str, object]]:
         """Give the position record's part."""
         return {name: reading.to_json() for name, reading in self._readings.items()}
@@ -182,14 +178,6 @@ class IncrementalSnapshot:
     def _reads(self) -> bool:
         """Whether a window of a table is being read, or what has gone of it."""
         return self._job is not None and self._in_hand is None
-
-    def is_first(self, window: Window) -> bool:
-        """Whether a window is the first of its table's reading: no row of the table has been written before it."""
-        return self._readings[window.table.qualified].after is None
-
-    def note_version(self, name: str) -> None:
-        """Note that the table is read as it is described now: what was said until here asks for no other reading."""
-        self._version_at_start[name] = self._version_of(self._tables[name])
 
     def requested(self, beginning: bytes) -> tuple[str, ...]:
         """Name the tables of which commands whose keys begin so are being carried out."""
