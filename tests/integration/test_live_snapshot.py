@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
@@ -17,6 +18,7 @@ from cdc.capture.control.signals import Command
 from cdc.capture.snapshots import incremental_snapshot
 from cdc.config.kafka_config import KafkaConfig
 from cdc.dev.stack import DevServers
+from cdc.encode import truncates
 from cdc.model.state import State
 from cdc.testing import Killed
 from connectors.postgres.slot import afresh
@@ -461,6 +463,35 @@ def test_rows_asked_for_by_their_keys(postgres18: Database, kafka: str, prefix: 
     numbers = [key[3].decode() for key in asked]
     assert sorted(told) == sorted((op, number, "incremental") for op, number in zip("rdrd", numbers, strict=True))
     assert len(connector.fold("public.t")) == 19
+
+
+@pytest.mark.full("tests/unit/test_reading_order.py has the law")
+def test_rows_asked_for_by_their_keys_whose_table_is_truncated_meanwhile(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view has them, the log tells that all rows are gone, and then the rows are due."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 5)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    command = Command(tables=("public.t",), keys=((b"3",),)).to_bytes("1")
+    send_command(KafkaConfig(bootstrap_servers=kafka, topic_prefix=prefix), prefix, b"1", command)
+    monkeypatch.setattr(truncates, "TRUNCATED_AT_ONCE", 0)
+    due, truncated = incremental_snapshot.IncrementalSnapshot.due, list[bool]()
+
+    def later(reading: incremental_snapshot.IncrementalSnapshot, *arguments: Any, **more: Any) -> Any:
+        if reading._in_hand is not None and reading._job is not None and reading._job.done() and not truncated:
+            truncated.append(True)
+            postgres18.execute("TRUNCATE t")
+        if truncated == [True] and not reading._readings:
+            return None  # the log has not come there
+        if truncated:
+            truncated.append(False)
+        return due(reading, *arguments, **more)
+
+    monkeypatch.setattr(incremental_snapshot.IncrementalSnapshot, "due", later)
+    connector.catch_up()
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
 
 
 @pytest.mark.full  # test_the_deletes_of_a_large_truncate_are_committed_in_parts_and_resumed

@@ -140,7 +140,7 @@ class IncrementalSnapshot:
         as_described = was is not None and was.required >= required and self._version_at_start.get(name) == version
         if as_described and not restart:
             return False
-        if self._current() == name:
+        if name in (self._current(), self.logged.table):  # also rows of it in hand that a command requests
             self._drop_job()
         self._version_at_start[name] = version
         reading = IncrementalProgress(since, required=required)
