@@ -67,9 +67,9 @@ class WindowWriter:
                 self._commands.read(due.command)
             self._rereads.wrote(due)
             return events
-        self._rows.stale(self._incremental.table, due, frame, position, lsn=at)
-        self._incremental.deleted(len(due), self._place.since)
-        return len(due)
+        deleted = self._rows.stale(self._incremental.table, due, frame, position, lsn=at)
+        self._incremental.deleted(deleted, self._place.since)
+        return deleted
 
 
 def _read_at_ms(due: Window | RequestedRows | Sequence[bytes]) -> int:
