@@ -85,7 +85,7 @@ class Rereads:
         if name not in self._tables:  # the log tells of its end, and it was gone before this session
             return
         waits = self._incremental.is_reading(name) and not self._incremental.has_written(name)
-        is_told = waits or self._is_told(name, reason)  # that a table which waits is read was told
+        is_told = (waits and name not in self._told) or self._is_told(name, reason)  # a start, or its reader, told it
         if self._incremental.add(name, self._log_end(), required=True, restart=at_start) and not is_told:
             self._tell(name, reason)
 
