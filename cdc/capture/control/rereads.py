@@ -19,6 +19,7 @@ from cdc.encode.window_keys import RequestedRows
 from cdc.model.change import Table
 from cdc.model.interfaces import Sink
 from cdc.model.state import Key, State
+from cdc.model.table_schema import REWRITTEN
 
 MOST_KEYS: Final = 10_000
 """More rows of a table than these are not read again by their keys: the table is."""
@@ -85,7 +86,9 @@ class Rereads:
         if name not in self._tables:  # the log tells of its end, and it was gone before this session
             return
         waits = self._incremental.is_reading(name) and not self._incremental.has_written(name)
-        is_told = (waits and name not in self._told) or self._is_told(name, reason)  # a start, or its reader, told it
+        if waits and at_start and reason == REWRITTEN:
+            self._told[name] = reason  # by the start itself
+        is_told = self._is_told(name, reason)
         if self._incremental.add(name, self._log_end(), required=True, restart=at_start) and not is_told:
             self._tell(name, reason)
 
