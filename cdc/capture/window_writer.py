@@ -57,9 +57,7 @@ class WindowWriter:
             snapshot="incremental",
         )
         if isinstance(due, Window):
-            self._rereads.first_of = due.table.qualified if self._incremental.is_first(due) else ""
             events = self._rows.window(due, frame, position, lsn=at)
-            self._rereads.first_of = ""
             self._incremental.wrote(due)
             self._throttle.took(len(due.rows))
             return events
@@ -69,9 +67,9 @@ class WindowWriter:
                 self._commands.read(due.command)
             self._rereads.wrote(due)
             return events
-        self._rows.stale(self._incremental.table, due, frame, position, lsn=at)
-        self._incremental.deleted(len(due), self._place.since)
-        return len(due)
+        deleted = self._rows.stale(self._incremental.table, due, frame, position, lsn=at)
+        self._incremental.deleted(deleted, self._place.since)
+        return deleted
 
 
 def _read_at_ms(due: Window | RequestedRows | Sequence[bytes]) -> int:

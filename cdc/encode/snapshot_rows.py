@@ -112,17 +112,20 @@ class SnapshotRows:
         self.stale(table, gone, frame, position, lsn=lsn)
         return len(gone) + self.window(replace(window, rows=rows), frame, position, lsn=lsn)
 
-    def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
-        """Write a delete for each of `keys`, which the source no longer has.
+    def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: Coordinates) -> int:
+        """Write a delete for each of `keys`, which the source no longer has; return how many.
+
+        None of a table that is an outbox now: no row of it is written that would confirm one.
 
         `table` may be as it was before it was read: to describe it so again would undo the change of its columns.
         """
-        if not keys:
-            return
+        if not keys or table.qualified == self._outbox:
+            return 0
         encoder = self._last(table) or self._encoder(table, position)
         for key in keys:
             image = self._records.before(encoder, key) or encoder.key_image(key)
             self._records.put(encoder, key, frame, op=b"d", before=image, after=_NULL, lsn=lsn)
+        return len(keys)
 
 
 def _event_key(encoder: TableEncoder, key: Key) -> bytes | None:

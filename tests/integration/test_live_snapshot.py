@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
@@ -17,6 +18,7 @@ from cdc.capture.control.signals import Command
 from cdc.capture.snapshots import incremental_snapshot
 from cdc.config.kafka_config import KafkaConfig
 from cdc.dev.stack import DevServers
+from cdc.encode import truncates
 from cdc.model.state import State
 from cdc.testing import Killed
 from connectors.postgres.slot import afresh
@@ -261,6 +263,45 @@ def test_a_table_that_is_altered_amid_the_end_of_a_reading(
     same(connector, postgres18, "public.t")
 
 
+@pytest.mark.parametrize(
+    "change",
+    some_each_push(
+        [
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k)",
+            "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL); INSERT INTO t VALUES (7, 8)",
+        ],
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k)",
+    ),
+    ids=["key", "made again"],
+)
+def test_a_table_that_is_another_before_its_reading_has_begun(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, change: str
+) -> None:
+    """What the log told behind the place where the reading was asked for is of the table as it was, too."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL)", "INSERT INTO t SELECT x, -x FROM generate_series(1, 5) x"
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    postgres18.execute(f"SELECT pg_drop_replication_slot('cdc_{prefix}')")
+    snapshot(connector, "start", "--after-gap")
+    commit = KafkaSink.commit
+
+    def killed(sink: KafkaSink, state: State) -> None:
+        commit(sink, state)
+        if state.reading:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSink, "commit", killed)
+        with pytest.raises(Killed):
+            connector.catch_up()
+    connector.killed = True
+    postgres18.execute("INSERT INTO t VALUES (100, -100)", change)
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+
+
 def test_a_commit_held_back_is_not_overwritten(kafka: str, prefix: str, tmp_path: Path) -> None:
     """A transaction in the log that no view sees yet (a standby is waited for): its event outlives the row as read."""
     last = KEYS - 1
@@ -422,6 +463,35 @@ def test_rows_asked_for_by_their_keys(postgres18: Database, kafka: str, prefix: 
     numbers = [key[3].decode() for key in asked]
     assert sorted(told) == sorted((op, number, "incremental") for op, number in zip("rdrd", numbers, strict=True))
     assert len(connector.fold("public.t")) == 19
+
+
+@pytest.mark.full("tests/unit/test_reading_order.py has the law")
+def test_rows_asked_for_by_their_keys_whose_table_is_truncated_meanwhile(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view has them, the log tells that all rows are gone, and then the rows are due."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 5)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    command = Command(tables=("public.t",), keys=((b"3",),)).to_bytes("1")
+    send_command(KafkaConfig(bootstrap_servers=kafka, topic_prefix=prefix), prefix, b"1", command)
+    monkeypatch.setattr(truncates, "TRUNCATED_AT_ONCE", 0)
+    due, truncated = incremental_snapshot.IncrementalSnapshot.due, list[bool]()
+
+    def later(reading: incremental_snapshot.IncrementalSnapshot, *arguments: Any, **more: Any) -> Any:
+        if reading._in_hand is not None and reading._job is not None and reading._job.done() and not truncated:
+            truncated.append(True)
+            postgres18.execute("TRUNCATE t")
+        if truncated == [True] and not reading._readings:
+            return None  # the log has not come there
+        if truncated:
+            truncated.append(False)
+        return due(reading, *arguments, **more)
+
+    monkeypatch.setattr(incremental_snapshot.IncrementalSnapshot, "due", later)
+    connector.catch_up()
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
 
 
 @pytest.mark.full  # test_the_deletes_of_a_large_truncate_are_committed_in_parts_and_resumed

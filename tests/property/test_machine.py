@@ -31,7 +31,7 @@ from cdc.encode.topic_contents.live_keys import LiveKeys
 from cdc.encode.window_keys import LoggedKeys
 from cdc.model.change import Idle, Message, Offset, Table, Transaction, TransactionBatch
 from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError
-from cdc.model.interfaces import Start, Window
+from cdc.model.interfaces import LINEAGE, Start, Window
 from cdc.model.state import Phase as Stage
 from cdc.model.state import State
 from cdc.testing import POINTS, Killed, MemorySink, MemorySnapshotter, Outcome, Record
@@ -74,7 +74,7 @@ class WatchedSource(CheckedSource):
     def connect(self) -> Mapping[str, str]:
         if self._live is not None and self._live.misset:
             raise OperatorError("the session has other settings than were asked for", hint="ask the pooler")
-        return super().connect()
+        return {**super().connect(), LINEAGE: str(self._live.fail_overs if self._live is not None else 0)}
 
     def _now(self) -> dict[str, str]:
         return {name: str(self._silent.get(name, 0)) for name in self._log.carried}
@@ -84,6 +84,8 @@ class WatchedSource(CheckedSource):
         self._then = self._now()
         different = [name for name, then in state.carried.items() if self._then.get(name, then) != then]
         self._stale = dict.fromkeys(different, "rows have changed without events")
+        if self._live is not None and state.identity[LINEAGE] != str(self._live.fail_overs):
+            return state.offset, state.commit
         return moved
 
     def hold(self, tables: Sequence[Table]) -> Start:
@@ -129,6 +131,7 @@ class LiveWorld(World):
         """Commands that come while the connector works, one at each of the next points."""
         self.commanded = 0
         self.gaps = 0
+        self.fail_overs = 0
         self.pauses = 0
         self.fired = 0
 
@@ -370,6 +373,12 @@ class Life(RuleBasedStateMachine):
         self.world.set_back()
 
     @rule()
+    def fail_over(self) -> None:
+        """A standby that has the whole log takes over."""
+        Life.steps += 1
+        self.world.fail_overs += 1
+
+    @rule()
     def run_once(self) -> None:
         Life.steps += 1
         self.world.run()
@@ -419,6 +428,21 @@ def test_a_truncate_of_many_keys_does_not_confirm_rows_that_went_silently_behind
     for step in (truncate, put):
         life.commit([step])
     life.commit_silently([gone])
+    life.teardown()
+
+
+def test_rows_that_went_silently_before_a_fail_over_are_not_confirmed_by_events_that_are_read_behind_it() -> None:
+    """A start has found that rows went at an unknown place of the log, and was killed before it had read that."""
+    put, gone = (Step(what=what, table=1, key=1, other=0, long=False, leave_out=False) for what in ("put", "delete"))
+    life = Life()
+    life.begin(early=True, steps=[])
+    life.run_once()
+    life.commit([put])
+    life.commit_silently([gone])
+    life.fail("sink.commit.answer", 1, Killed)
+    life.run_once()
+    assert life.world.states()[-1].reading
+    life.fail_over()
     life.teardown()
 
 

@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from cdc.capture import pipeline
+from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.kafka_config import KafkaConfig
@@ -224,6 +225,23 @@ def test_messages_that_no_log_has_are_told_of(
     monkeypatch.setattr(MemorySource, "stale", lambda _: {"s.outbox": NoneCame("a partition was dropped")})
     bench.run()
     assert not caplog.records, "by dropping partitions it is tidied up"
+
+
+def test_a_reading_deletes_nothing_of_a_table_that_is_an_outbox_now() -> None:
+    """It had rows in its topic, and all tables are read again behind a gap: its topic stays as it is, as is told."""
+    bench = Bench()
+    bench.log.commit(insert(OUTBOX, _row(1)))
+    bench.run(outbox=None)
+    topic = bench.kafka.committed("p.s.outbox")
+    bench.log.held_from = None
+    signal = MemorySink(bench.kafka, "c", "p")
+    signal.fence()
+    state = bench.kafka.state("p", "c")
+    assert state is not None
+    signal.ask(b"1", Command(tables=(), after_gap=True).to_bytes("1"))
+    signal.commit(state.next())
+    bench.run()
+    assert bench.kafka.committed("p.s.outbox") == topic
 
 
 def test_a_table_that_is_no_outbox_any_more_is_read(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
+from cdc.encode.window_keys import RequestedRows
 from cdc.model.interfaces import Window
 from cdc.testing import MemoryLog, MemorySnapshotter, insert
 from tests.text_tables import text_table
@@ -148,3 +149,23 @@ def test_a_reading_that_begins_once_more_with_its_deletes_goes_on() -> None:
     assert of.add("s.a", "6", required=True, restart=True)
     of.deleted(len(due))  # type: ignore[arg-type]
     assert (of.state()["s.a"]["read"], of.state()["s.a"]["since"]) == (False, "6")
+
+
+@pytest.mark.parametrize("how", ["again", "added", "emptied"])
+def test_rows_of_a_command_are_read_once_more_when_their_table_is_to_be_read(how: str) -> None:
+    """Those in hand are of a view of before, and written behind the place where the reading begins they would stay."""
+    of = Reading({"s.c": IncrementalProgress("1", started_at_ms=1).to_json()}).of
+    assert of.request(b"command", "s.a", [(b"1",)])
+    assert of.due(lambda: 0, settled=True) is None
+    assert of.due(lambda: 0, settled=True) is None
+    job = of._job
+    assert job is not None
+    if how == "again":
+        of.add_again("s.a", "3")
+    elif how == "added":
+        of.add("s.a", "3", required=True)
+    else:
+        of.emptied(TABLES["s.a"], "3")
+    assert of.due(lambda: 99, settled=True) is None
+    assert of._job is not job
+    assert isinstance(of.due(lambda: 99, settled=True), RequestedRows)

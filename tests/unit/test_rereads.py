@@ -34,6 +34,9 @@ class Incremental:
     def is_reading(self, name: str) -> bool:
         return name in self.tables
 
+    def has_written(self, name: str) -> bool:
+        return name in self.tables
+
     def add_again(self, name: str, since: str) -> None:
         assert since == "now"
         self.tables.append(name)

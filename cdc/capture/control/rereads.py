@@ -19,6 +19,7 @@ from cdc.encode.window_keys import RequestedRows
 from cdc.model.change import Table
 from cdc.model.interfaces import Sink
 from cdc.model.state import Key, State
+from cdc.model.table_schema import REWRITTEN
 
 MOST_KEYS: Final = 10_000
 """More rows of a table than these are not read again by their keys: the table is."""
@@ -45,8 +46,6 @@ class Rereads:
         """`log_end` gives a position behind all that is in the log by now."""
         self._incremental, self._sink, self._tables = incremental, sink, tables
         self._since, self._log_end = since, log_end
-        self.first_of = ""
-        """The table whose first window is being written; empty between windows."""
         self._keys: dict[str, dict[Key, None]] = {}
         """The keys of rows that have changed without events since the last commit, by table."""
         self._named: set[str] = set()
@@ -81,17 +80,16 @@ class Rereads:
     def resnapshot(self, table: Table, reason: str, *, at_start: bool = False) -> None:
         """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so.
 
-        `at_start`: rows that a former session has read were of the table as it was.
+        `at_start`: what was read of it, and what the log told since that was asked for, may be of the table as it was.
         """
         name = table.qualified
         if name not in self._tables:  # the log tells of its end, and it was gone before this session
             return
+        waits = self._incremental.is_reading(name) and not self._incremental.has_written(name)
+        if waits and at_start and reason == REWRITTEN:
+            self._told[name] = reason  # by the start itself
         is_told = self._is_told(name, reason)
-        if self.first_of == name:
-            self._incremental.note_version(name)  # its first rows have shown the change it is read for
-            return
-        restart = at_start and self._incremental.has_written(name)
-        if self._incremental.add(name, self._log_end(), required=True, restart=restart) and not is_told:
+        if self._incremental.add(name, self._log_end(), required=True, restart=at_start) and not is_told:
             self._tell(name, reason)
 
     def _is_told(self, name: str, reason: str) -> bool:

@@ -144,7 +144,7 @@ class IncrementalSnapshot:
         as_described = was is not None and was.required >= required and self._version_at_start.get(name) == version
         if as_described and not restart:
             return False
-        if self._current() == name:
+        if name in (self._current(), self.logged.table):  # also rows of it in hand that a command requests
             self._drop_job()
         self._version_at_start[name] = version
         reading = IncrementalProgress(since, required=required)
@@ -182,14 +182,6 @@ class IncrementalSnapshot:
     def _reads(self) -> bool:
         """Whether a window of a table is being read, or what has gone of it."""
         return self._job is not None and self._in_hand is None
-
-    def is_first(self, window: Window) -> bool:
-        """Whether a window is the first of its table's reading: no row of the table has been written before it."""
-        return self._readings[window.table.qualified].after is None
-
-    def note_version(self, name: str) -> None:
-        """Note that the table is read as it is described now: what was said until here asks for no other reading."""
-        self._version_at_start[name] = self._version_of(self._tables[name])
 
     def requested(self, beginning: bytes) -> tuple[str, ...]:
         """Name the tables of which commands whose keys begin so are being carried out."""

@@ -17,9 +17,10 @@ from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.starting import verdicts
 from cdc.capture.starting.descriptions import as_published
 from cdc.capture.starting.left_out import KnowingOrigins
+from cdc.capture.starting.next_states import failed_over, log_end, read_again, still_captured, unlogged
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
-from cdc.model.change import Offset, Position, Table
+from cdc.model.change import Position, Table
 from cdc.model.errors import (
     GapError,
     OperatorError,
@@ -31,7 +32,7 @@ from cdc.model.errors import (
 )
 from cdc.model.interfaces import LINEAGE, Comparing, Renaming, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
-from cdc.model.state import EMPTIED, UNLOGGED, Phase, State
+from cdc.model.state import UNLOGGED, Phase, State
 from cdc.model.table_schema import NoneCame
 from cdc.model.wire import places_of
 
@@ -146,8 +147,8 @@ class Startup:
         """
         names = tuple(table.qualified for table in tables)
         if self._was_unlogged:
-            state = _unlogged(state)
-        still = self._compare_outbox(_still_captured(state, names), source)
+            state = unlogged(state)
+        still = self._compare_outbox(still_captured(state, names), source)
         try:
             moved = (
                 source.verify(still) if still.identity.get(verdicts.SERVER) == identity.get(verdicts.SERVER) else None
@@ -163,17 +164,17 @@ class Startup:
                 log.warning("table %s: it is captured no more, and its topic keeps the rows it had", name)
             return self._over_the_gap(source, replace(still, identity=identity), tables, asked)
         if moved is not None:
-            still = _failed_over(still, identity, *moved)
+            still = failed_over(still, identity, source, *moved)
         lost = self._lost(tables, still)
         added = self._refuse_others(identity, tables, still)
         if added:
             source.extend(tables)
             still = replace(self._taken_up(still, added, source), tables=names, carried=source.carried())
         if lost:
-            still = _read_again(still, lost, source)
+            still = read_again(still, lost, source)
         stale = self._stale(source, still)
         if stale is not None:
-            still = replace(_read_again(still, stale, source), carried=source.carried())
+            still = replace(read_again(still, stale, source), carried=source.carried())
             still = replace(still, offset={name: of for name, of in still.offset.items() if name != UNLOGGED})
             for name, reason in stale.items():
                 log.warning("table %s: %s: its rows are read again", name, reason)
@@ -204,7 +205,7 @@ class Startup:
         """
         same = state.identity.get(LINEAGE) == identity.get(LINEAGE)
         if same and state.phase is not Phase.CREATING and not state.offset.get(UNLOGGED):
-            self._sink.commit(_unlogged(state).next())
+            self._sink.commit(unlogged(state).next())
         self._was_unlogged = False
 
     def _stale(self, source: Source, state: State) -> Mapping[str, str] | None:
@@ -244,7 +245,7 @@ class Startup:
 
     def _taken_up(self, state: State, added: Iterable[Table], source: Source) -> State:
         """Let tables be read that `state` does not know; those captured before as behind a gap."""
-        since = _log_end(state, source)
+        since = log_end(state, source)
         reading = {}
         described = set[str]()
         if self._settings.routes:
@@ -268,7 +269,7 @@ class Startup:
             return state
         if was in state.tables:
             log.warning("table %s is no outbox any more: its rows are read", was)
-            state = _read_again(state, [was], source)
+            state = read_again(state, [was], source)
         if now in state.tables:
             log.warning("table %s is an outbox now: what is inserted is published, and its topic stays as it is", now)
         return replace(state, config={**state.config, _OUTBOX: now})
@@ -406,45 +407,3 @@ class Startup:
     def _refuse_occupied(self, tables: Sequence[Table], recorded: Container[str] = ()) -> None:
         occupied = self._sink.occupied(tables)
         raise_first(verdicts.of_records(occupied, self._sink.schemas(), self._settings.connector, recorded))
-
-
-def _unlogged(state: State) -> State:
-    return replace(state, offset={**state.offset, UNLOGGED: 1})
-
-
-def _failed_over(state: State, identity: Mapping[str, str], offset: Offset, commit: int) -> State:
-    """Go on in the log of the server that took over, in an epoch of its own: positions there may be lower."""
-    log.warning(
-        "connector %s: the source has failed over from timeline %s to %s, which continues it without a gap",
-        state.connector, state.identity.get(LINEAGE), identity.get(LINEAGE),
-    )  # fmt: skip
-    return replace(state, identity=identity, epoch=state.epoch + 1, offset=offset, commit=commit)
-
-
-def _log_end(state: State, source: Source) -> str:
-    """Return a position behind all that is in the log by now, and before all that is read from now on.
-
-    Rows may have gone without events at any place of the log that is still to be followed: an event before its end
-    does not say that a row is there, which a view that is taken later does.
-    """
-    return Position(state.epoch, max(state.commit, source.current()) - 1, state.windows + 1).text
-
-
-def _read_again(state: State, tables: Iterable[str], source: Source) -> State:
-    """Let tables be read again whose topics may have rows that are gone at the source."""
-    since = _log_end(state, source)
-    reading = {name: IncrementalProgress(since, gap=True).to_json() for name in tables}
-    return replace(state, reading={**state.reading, **reading})
-
-
-def _still_captured(state: State, names: Sequence[str]) -> State:
-    """Drop the tables no longer captured from `state`: their changes pass unread, so they are new if they come back."""
-    tables = tuple(name for name in state.tables if name in names)
-    if tables == state.tables:
-        return state
-    progress = state.snapshot.get("tables")
-    left = {name: at for name, at in progress.items() if name in tables} if isinstance(progress, dict) else progress
-    snapshot = {**state.snapshot, "tables": left} if progress is not None else state.snapshot
-    unread = tuple(name for name in state.unread if name in names)
-    reading = {name: at for name, at in state.reading.items() if name in names or at.get(EMPTIED)}
-    return replace(state, tables=tables, unread=unread, snapshot=snapshot, reading=reading)
