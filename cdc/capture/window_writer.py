@@ -57,7 +57,9 @@ class WindowWriter:
             snapshot="incremental",
         )
         if isinstance(due, Window):
+            self._rereads.first = (due.table.qualified, position.text) if self._incremental.is_first(due) else None
             events = self._rows.window(due, frame, position, lsn=at)
+            self._rereads.first = None
             self._incremental.wrote(due)
             self._throttle.took(len(due.rows))
             return events

@@ -46,6 +46,8 @@ class Rereads:
         """`log_end` gives a position behind all that is in the log by now."""
         self._incremental, self._sink, self._tables = incremental, sink, tables
         self._since, self._log_end = since, log_end
+        self.first: tuple[str, str] | None = None
+        """The table whose first window is being written, and its place in the log; None between such windows."""
         self._keys: dict[str, dict[Key, None]] = {}
         """The keys of rows that have changed without events since the last commit, by table."""
         self._named: set[str] = set()
@@ -84,6 +86,9 @@ class Rereads:
         """
         name = table.qualified
         if name not in self._tables:  # the log tells of its end, and it was gone before this session
+            return
+        if self.first is not None and self.first[0] == name:
+            self._incremental.described_by(*self.first)  # its first rows have shown the change it is read for
             return
         waits = self._incremental.is_reading(name) and not self._incremental.has_written(name)
         if waits and at_start and reason == REWRITTEN:

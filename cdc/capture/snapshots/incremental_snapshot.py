@@ -183,6 +183,20 @@ class IncrementalSnapshot:
         """Whether a window of a table is being read, or what has gone of it."""
         return self._job is not None and self._in_hand is None
 
+    def is_first(self, window: Window) -> bool:
+        """Whether a window is the first of its table's reading: no row of the table has been written before it."""
+        return self._readings[window.table.qualified].after is None
+
+    def described_by(self, name: str, since: str) -> None:
+        """Note that a first window, which stands at `since`, has another description than the topic had.
+
+        What was said until here asks for no other reading; and what the log told before that window was of the table as
+        it was, and does not say that a row is there.
+        """
+        self._version_at_start[name] = self._version_of(self._tables[name])
+        was = self._readings[name]
+        self._readings[name] = _stricter(replace(was, since=since), was)
+
     def requested(self, beginning: bytes) -> tuple[str, ...]:
         """Name the tables of which commands whose keys begin so are being carried out."""
         found = {part.name for key, left in self._requested.items() if key.startswith(beginning) for part in left}
