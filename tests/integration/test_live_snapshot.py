@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +218,24 @@ def test_closing_a_gap(database: Database, kafka: str, prefix: str, tmp_path: Pa
     assert standing(connector).epoch == 2
 
 
+def kill_behind_a_commit(
+    connector: Connector, monkeypatch: pytest.MonkeyPatch, behind: Callable[[State], bool]
+) -> None:
+    """Run a connector that dies behind the first commit of such a state."""
+    commit = KafkaSink.commit
+
+    def killed(sink: KafkaSink, state: State) -> None:
+        commit(sink, state)
+        if behind(state):
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSink, "commit", killed)
+        with pytest.raises(Killed):
+            connector.catch_up()
+    connector.killed = True
+
+
 @pytest.mark.parametrize("gone", some_each_push([0, 22], 22), ids=["none gone", "many gone"])
 @pytest.mark.parametrize(
     "alter",
@@ -246,18 +264,9 @@ def test_a_table_that_is_altered_amid_the_end_of_a_reading(
     connector.catch_up()
     postgres18.execute(f"DELETE FROM t WHERE id <= {gone}", f"SELECT pg_drop_replication_slot('cdc_{prefix}')")
     snapshot(connector, "start", "--after-gap")
-    commit = KafkaSink.commit
-
-    def killed(sink: KafkaSink, state: State) -> None:
-        commit(sink, state)
-        if any(reading["read"] for reading in state.reading.values()):
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(KafkaSink, "commit", killed)
-        with pytest.raises(Killed):
-            connector.catch_up()
-    connector.killed = True
+    kill_behind_a_commit(
+        connector, monkeypatch, lambda state: any(reading["read"] for reading in state.reading.values())
+    )
     postgres18.execute(f"ALTER TABLE t {alter}")
     assert "its rows are read again" in connector.catch_up()
     same(connector, postgres18, "public.t")
@@ -285,18 +294,7 @@ def test_a_table_that_is_another_before_its_reading_has_begun(
     connector.catch_up()
     postgres18.execute(f"SELECT pg_drop_replication_slot('cdc_{prefix}')")
     snapshot(connector, "start", "--after-gap")
-    commit = KafkaSink.commit
-
-    def killed(sink: KafkaSink, state: State) -> None:
-        commit(sink, state)
-        if state.reading:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(KafkaSink, "commit", killed)
-        with pytest.raises(Killed):
-            connector.catch_up()
-    connector.killed = True
+    kill_behind_a_commit(connector, monkeypatch, lambda state: bool(state.reading))
     postgres18.execute("INSERT INTO t VALUES (100, -100)", change)
     connector.catch_up()
     same(connector, postgres18, "public.t")

@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
+from cdc.capture.control.rereads import Rereads
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
 from cdc.encode.window_keys import RequestedRows
 from cdc.model.interfaces import Window
-from cdc.testing import MemoryLog, MemorySnapshotter, insert
+from cdc.model.state import Phase, State
+from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, insert
 from tests.text_tables import text_table
 
 SIZES = {"a": 9, "b": 1, "c": 4, "d": 0}
 TABLES = {f"s.{name}": text_table(name, ["id", "note"]) for name in SIZES}
+
+STATE = State(connector="c", identity={}, phase=Phase.STREAM, epoch=1)
 
 
 class AtOnce(Executor):
@@ -149,6 +153,19 @@ def test_a_reading_that_begins_once_more_with_its_deletes_goes_on() -> None:
     assert of.add("s.a", "6", required=True, restart=True)
     of.deleted(len(due))  # type: ignore[arg-type]
     assert (of.state()["s.a"]["read"], of.state()["s.a"]["since"]) == (False, "6")
+
+
+@pytest.mark.parametrize(("place", "since"), [("7", "7"), ("3", "5")])
+def test_a_first_window_that_describes_its_table_is_where_the_reading_begins(place: str, since: str) -> None:
+    """What the log told before it was of the table as it was, and says of no row that it is there."""
+    of = Reading({"s.a": IncrementalProgress("5").to_json()}).of
+    rereads = Rereads(of, MemorySink(MemoryKafka(), "c", "p"), TABLES, STATE, since=lambda: "8", log_end=lambda: "9")
+    rereads.first = ("s.a", place)
+    rereads.resnapshot(TABLES["s.a"], "altered")
+    assert of.state()["s.a"]["since"] == since
+    rereads.first = None
+    rereads.resnapshot(TABLES["s.a"], "altered")
+    assert of.state()["s.a"]["since"] == since, "it is read as it is described now"
 
 
 @pytest.mark.parametrize("how", ["again", "added", "emptied"])
