@@ -347,6 +347,7 @@ class Pipeline:
                 self._across,
                 tables=tables,
                 state=state,
+                told=self._startup.told,
                 until_caught_up=until_caught_up,
             )
             self._ran, self._stand_by.stood_by, self._is_read_again = True, False, False

@@ -42,8 +42,10 @@ class Session:
         *,
         tables: Sequence[Table],
         state: State,
+        told: Mapping[str, str],
         until_caught_up: bool,
     ) -> None:
+        """`told`: why the start has said that tables are read again."""
         self._across = across
         self._until_caught_up = until_caught_up
         self._settings, self._sink, self._source, self._reader = settings, sink, source, reader
@@ -56,6 +58,7 @@ class Session:
         self._state = unless_rekeyed(state, tables, parts.versions)
         self._letters, self._versions, self._writer = parts.letters, parts.versions, parts.writer
         self._incremental, self._rereads, self._commands = parts.incremental, parts.rereads, parts.commands
+        self._rereads.told.update(told)
         self._log, self._windows = parts.log, parts.windows
         self._freshness, self._throttle, self._pace = parts.freshness, parts.throttle, parts.pace
         self._uncommitted = 0

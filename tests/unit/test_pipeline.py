@@ -38,6 +38,7 @@ from cdc.model.errors import (
 )
 from cdc.model.interfaces import Chunk, Handover, Source
 from cdc.model.state import UNLOGGED, Phase, State
+from cdc.model.table_schema import REWRITTEN
 from cdc.testing import (
     At,
     Faults,
@@ -268,6 +269,24 @@ def test_a_table_that_got_another_key_during_its_snapshot_is_read_from_its_begin
     last = {r.key: r.value for r in bench.kafka.committed("p.s.a")}
     assert {key for key in last if b"note" in key} == {b'{"note":"a"}', b'{"note":"b"}', b'{"note":"c"}'}
     assert "its key is now (note), it was (id): its rows are read again" in caplog.text
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_why_a_table_is_read_again_is_told_by_the_start_or_behind_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, told: bool
+) -> None:
+    """`told`: the source has found it, too, as it compares."""
+    bench.log.commit(insert(A, _row("1")))
+    bench.run(replace(A, marks=("1", "1")))
+    for reason, table in (
+        (REWRITTEN, replace(A, marks=("2", "2"))),
+        ("column title had another name", text_table("a", ["id", "title"])),
+    ):
+        if told:
+            monkeypatch.setattr(MemorySource, "stale", lambda _, of=reason: {A.qualified: of}, raising=False)
+        caplog.clear()
+        bench.run(replace(table, marks=("2", "2")))
+        assert caplog.messages.count(f"table {A.qualified}: {reason}: its rows are read again") == 1
 
 
 @pytest.mark.parametrize("at_chunk", [2, 3])

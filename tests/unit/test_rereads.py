@@ -21,20 +21,17 @@ T, U = (Table("s", name, (ID,), ("id",)) for name in "tu")
 class Incremental:
     """An incremental snapshot that notes what it is asked for."""
 
-    def __init__(self, *, takes: bool = True) -> None:
+    def __init__(self, *, takes: bool = True, restart: bool = False) -> None:
         self.tables: list[str] = []
         self.keys: dict[bytes, tuple[str, Any, bool]] = {}
-        self._takes = takes
+        self._takes, self._restart = takes, restart
 
     def add(self, name: str, since: str, *, required: bool, restart: bool) -> bool:
-        assert (since, required, restart) == ("end", True, False)
+        assert (since, required, restart) == ("end", True, self._restart)
         self.tables.append(name)
         return True
 
     def is_reading(self, name: str) -> bool:
-        return name in self.tables
-
-    def has_written(self, name: str) -> bool:
         return name in self.tables
 
     def add_again(self, name: str, since: str) -> None:
@@ -99,6 +96,19 @@ def test_why_a_table_is_read_is_told_once(caplog: pytest.LogCaptureFixture) -> N
     incremental.tables.clear()  # it has been read
     of.resnapshot(T, "renamed")
     assert [record.args for record in caplog.records] == [("s.t", of) for of in ("rewritten", "renamed", "renamed")]
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_what_a_start_has_told_is_not_told_again(caplog: pytest.LogCaptureFixture, *, others: bool) -> None:
+    """Its reason alone, whichever it is: another table, or another reason, is told."""
+    incremental = Incremental(restart=True)
+    of, _ = made(incremental)
+    incremental.tables += ("s.t", "s.u")  # the start has asked for them
+    of.told.update({"s.t": "added with a default"})
+    of.resnapshot(U if others else T, "added with a default", at_start=True)
+    of.resnapshot(T, "rewritten" if others else "added with a default", at_start=True)
+    told = [("s.u", "added with a default"), ("s.t", "rewritten")]
+    assert [record.args for record in caplog.records] == (told if others else [])
 
 
 def test_many_keys_are_a_table() -> None:

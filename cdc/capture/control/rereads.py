@@ -19,7 +19,6 @@ from cdc.encode.window_keys import RequestedRows
 from cdc.model.change import Table
 from cdc.model.interfaces import Sink
 from cdc.model.state import Key, State
-from cdc.model.table_schema import REWRITTEN
 
 MOST_KEYS: Final = 10_000
 """More rows of a table than these are not read again by their keys: the table is."""
@@ -52,8 +51,8 @@ class Rereads:
         """The keys of rows that have changed without events since the last commit, by table."""
         self._named: set[str] = set()
         """The tables that were asked for since the last commit, whole or in part."""
-        self._told: dict[str, str] = {}
-        """Why tables are read again, as was told last."""
+        self.told: dict[str, str] = {}
+        """Why tables are read again, as was told last; by a start, too."""
         self._before = state.asked
         self._count = state.rereads
 
@@ -90,18 +89,15 @@ class Rereads:
         if self.first is not None and self.first[0] == name:
             self._incremental.described_by(*self.first)  # its first rows have shown the change it is read for
             return
-        waits = self._incremental.is_reading(name) and not self._incremental.has_written(name)
-        if waits and at_start and reason == REWRITTEN:
-            self._told[name] = reason  # by the start itself
         is_told = self._is_told(name, reason)
         if self._incremental.add(name, self._log_end(), required=True, restart=at_start) and not is_told:
             self._tell(name, reason)
 
     def _is_told(self, name: str, reason: str) -> bool:
-        return self._told.get(name) == reason and self._incremental.is_reading(name)
+        return self.told.get(name) == reason and self._incremental.is_reading(name)
 
     def _tell(self, name: str, reason: str) -> None:
-        self._told[name] = reason
+        self.told[name] = reason
         log.warning("table %s: %s: its rows are read again", name, reason)
 
     def emptied(self, table: Table) -> None:

@@ -122,10 +122,6 @@ class IncrementalSnapshot:
         """Whether a table is read, or waits for others that are."""
         return name in self._readings
 
-    def has_written(self, name: str) -> bool:
-        """Whether rows of a table that is read are in its topic by now."""
-        return name in self._readings and self._readings[name].rows > 0
-
     def state(self) -> dict[str, dict[str, object]]:
         """Give the position record's part."""
         return {name: reading.to_json() for name, reading in self._readings.items()}

@@ -49,6 +49,8 @@ class Startup:
         self._settings = settings
         self._sink = sink
         self._was_unlogged = False
+        self.told: Mapping[str, str] = {}
+        """Why this start has said that tables are read again."""
 
     def state(
         self,
@@ -63,6 +65,7 @@ class Startup:
 
         `gap` is the gap that the last session found while it followed the log.
         """
+        self.told = {}
         self._refuse_moved(tables, state)
         if state is None:
             state = self._create(source, identity, tables)
@@ -176,6 +179,7 @@ class Startup:
         if stale is not None:
             still = replace(read_again(still, stale, source), carried=source.carried())
             still = replace(still, offset={name: of for name, of in still.offset.items() if name != UNLOGGED})
+            self.told = stale
             for name, reason in stale.items():
                 log.warning("table %s: %s: its rows are read again", name, reason)
         if self._record_topics() or still is not state:
