@@ -77,6 +77,10 @@ class LoggedKeys:
         xid = self._xids.get(key)
         return xid is not None and not sees(xid)
 
+    def is_seen(self, sees: Callable[[Xid], bool]) -> bool:
+        """Whether a view has seen all that the log has had of the table."""
+        return all(map(sees, self._xids.values())) and (self._emptied is None or sees(self._emptied))
+
     def __contains__(self, key: bytes) -> bool:
         return self._emptied is not None or key in self._xids
 

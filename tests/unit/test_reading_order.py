@@ -168,6 +168,27 @@ def test_a_first_window_that_describes_its_table_is_where_the_reading_begins(pla
     assert of.state()["s.a"]["since"] == since, "it is read as it is described now"
 
 
+def test_a_reading_whose_first_window_describes_its_table_is_not_stopped() -> None:
+    """A user has asked for it, and rows of before that are in the topic are not as the source has them now."""
+    of = Reading({"s.a": IncrementalProgress("5", required=False).to_json()}).of
+    of.described_by("s.a", "7")
+    assert not of.remove("s.a")
+
+
+@pytest.mark.parametrize("how", ["seen", "unseen", "truncated"])
+def test_a_window_that_leaves_rows_out_does_not_begin_a_reading_that_is_as_described(how: str) -> None:
+    """An event of the table as it was is all that the topic has of such a row: it is read once more, as it is now."""
+    of = Reading({"s.a": IncrementalProgress("5").to_json()}).of
+    window = None
+    while not isinstance(window, Window):
+        window = of.due(lambda: 99, settled=True)
+    if how == "truncated":
+        of.logged.empty(99)
+    else:
+        of.logged.note(b"1", 99 if how == "unseen" else 1)
+    assert of.is_first(window) is (how == "seen")
+
+
 @pytest.mark.parametrize("how", ["again", "added", "emptied"])
 def test_rows_of_a_command_are_read_once_more_when_their_table_is_to_be_read(how: str) -> None:
     """Those in hand are of a view of before, and written behind the place where the reading begins they would stay."""

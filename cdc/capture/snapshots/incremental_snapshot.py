@@ -180,18 +180,22 @@ class IncrementalSnapshot:
         return self._job is not None and self._in_hand is None
 
     def is_first(self, window: Window) -> bool:
-        """Whether a window is the first of its table's reading: no row of the table has been written before it."""
-        return self._readings[window.table.qualified].after is None
+        """Whether a window is the first of its table's reading, and its view has seen all that the log has told of it.
+
+        Else it leaves rows out whose events, of the table as it was, are all that their topic has of them.
+        """
+        return self._readings[window.table.qualified].after is None and self.logged.is_seen(window.sees)
 
     def described_by(self, name: str, since: str) -> None:
         """Note that a first window, which stands at `since`, has another description than the topic had.
 
         What was said until here asks for no other reading; and what the log told before that window was of the table as
-        it was, and does not say that a row is there.
+        it was, and does not say that a row is there. Who has asked for the reading cannot stop it: rows of before are
+        in the topic.
         """
         self._version_at_start[name] = self._version_of(self._tables[name])
         was = self._readings[name]
-        self._readings[name] = _stricter(replace(was, since=since), was)
+        self._readings[name] = _stricter(replace(was, since=since, required=True), was)
 
     def requested(self, beginning: bytes) -> tuple[str, ...]:
         """Name the tables of which commands whose keys begin so are being carried out."""
