@@ -142,7 +142,7 @@ def _at_one_position(sessions: Sequence[session.Connection], found: server.Serve
             return BinlogView(place, None), place
         for connection in sessions:
             end_view(connection)
-        if time.monotonic() > deadline:
+        if not session.wait_until(deadline, 0.0 if places else 0.05):
             return None
 
 
@@ -150,10 +150,11 @@ def _places(sessions: Sequence[session.Connection]) -> list[int]:
     """Begin a view on each session and return their places; none of them where an XA COMMIT may be under way."""
     asking = sessions[0]
     before, since_s = _begun_by_xa(asking)
-    calm = (before and time.monotonic() - since_s > _CALM_S) or server.prepared(asking) == set()
+    if not ((before and time.monotonic() - since_s > _CALM_S) or server.prepared(asking) == set()):
+        return []  # no view is taken, which would hold up who commits
     _begin(sessions)
     places = [_snapshot_position(connection) for connection in sessions]
-    return places if calm and _begun_by_xa(asking) == (before, since_s) else []
+    return places if _begun_by_xa(asking) == (before, since_s) else []
 
 
 def _begun_by_xa(connection: session.Connection) -> tuple[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -100,6 +101,28 @@ def test_what_stays_prepared_holds_no_view_up(
                 holder.close()
             mariadb.execute(f"XA COMMIT '{mariadb.name}-stays'")
         assert looked(limited, one)[1] == {1}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_no_view_is_taken_before_xa_is_calm(
+    mariadb: MySQLDatabase, monkeypatch: pytest.MonkeyPatch, *, exact: bool
+) -> None:
+    """None could be believed, and each holds up who commits meanwhile."""
+    mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    begun, begin = list[int](), views._begin
+
+    def noted(sessions: Sequence[session.Connection]) -> None:
+        begun.append(len(sessions))
+        begin(sessions)
+
+    monkeypatch.setattr(views, "_begin", noted)
+    with closing(using(mariadb)) as one, closing(using(mariadb)) as holder:
+        prepare(holder, f"{mariadb.name}-stays", 1)
+        try:
+            assert looked(mariadb, one, exact=exact)[1] == set()
+        finally:
+            do(holder, f"XA ROLLBACK '{mariadb.name}-stays'")
+    assert len(begun) < 4
 
 
 @pytest.mark.full("of the server: no place that it reports lies behind what waits")
