@@ -14,7 +14,7 @@ from cdc.encode.event_records import EventRecords
 from cdc.encode.fast_path import FastPath, Made, batch_fast_path, fast_path
 from cdc.encode.left_out_values import LeftOutValues
 from cdc.encode.schema_versions import SchemaVersions
-from cdc.encode.snapshot_rows import SnapshotRows
+from cdc.encode.snapshot_rows import SnapshotRows, written_key
 from cdc.encode.topic_contents.toast import TOAST_FROM, ToastValues
 from cdc.encode.truncates import Truncates
 from cdc.encode.window_keys import LoggedKeys, Requests
@@ -196,25 +196,23 @@ class EventWriter:
         `change` is `of_source` with the published columns alone.
         """
         after, before = change.after, change.before
-        try:
-            key = encoder.key(after) if after is not None else b""
-        except ValueError:
-            if before is not None:
-                self._delete(change, encoder, xid, frame, handover)  # of the key it had
-            raise
-        old_key = key if before is None else encoder.key(before)
-        if self._answered:
+        key = b"" if after is None else written_key(encoder.key, after)  # None: `_change` tells of it, if it is seen
+        old_key = key if before is None else written_key(encoder.key, before)
+        if self._answered and old_key is not None:
             self._left_out.hold(encoder, change, old_key, key or old_key)
         halves = self._filtered.halves(
             of_source, change, encoder, old_key, key, being_read=encoder.table.qualified == self._logged.table
         )
-        if after is not None and encoder.toastable and encoder.publishes(of_source.after or ()) is not True:
+        if after is not None and key and encoder.toastable and encoder.publishes(of_source.after or ()) is not True:
             self._toast.forget(encoder, key)
         for half in halves:
             if half is None:
                 frame.skip()
             elif half.op is not Op.READ:
-                self._change(half, encoder, xid, frame, handover)
+                try:
+                    self._change(half, encoder, xid, frame, handover)
+                except ValueError as exc:
+                    self._bad(half, encoder, xid, frame, exc)  # without what readers do not see of the change
             else:
                 if handover is None or not handover.hides(change, xid):
                     self._read_again(of_source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, TooLargeForTopicError
 from cdc.encode.envelope.frame import Frame
@@ -16,7 +16,6 @@ from cdc.encode.topic_contents.toast import ToastValues
 from cdc.encode.window_keys import LoggedKeys, RequestedRows
 from cdc.model.change import Coordinates, Op, Position, Row, Table
 from cdc.model.interfaces import Sink, Window
-from cdc.model.state import Key
 from cdc.rules.filtered_rows import FilteredRows
 
 _NULL: Final = b"null"
@@ -101,13 +100,13 @@ class SnapshotRows:
             return 0
         table, encoder = window.table, self._encoder(window.table, position)
         encoder.refuse_unjudged()
-        left = {key for key in map(partial(_event_key, encoder), requested.keys) if key is not None}
+        left = {key for key in map(partial(written_key, encoder.key_of), requested.keys) if key is not None}
         rows = []
         for row in window.rows:
-            key = encoder.key(encoder.cut_old(row))
-            if key in left and encoder.publishes(row) is True:
-                left.discard(key)
-                rows.append(row)
+            key = written_key(encoder.key, encoder.cut_old(row))
+            if (key is None or key in left) and encoder.publishes(row) is True:
+                left.discard(key or b"")
+                rows.append(row)  # one whose key cannot be written is a dead letter
         gone = sorted(key for key in left if not self._logged.unseen(key, window.sees))
         self.stale(table, gone, frame, position, lsn=lsn)
         return len(gone) + self.window(replace(window, rows=rows), frame, position, lsn=lsn)
@@ -128,9 +127,9 @@ class SnapshotRows:
         return len(keys)
 
 
-def _event_key(encoder: TableEncoder, key: Key) -> bytes | None:
-    """Encode a row's key as the event's; None for a text that no row of the table can have."""
+def written_key(write: Callable[[Any], bytes], key: Any) -> bytes | None:  # noqa: ANN401 - a row, or its key
+    """Write the key of an event; None for what cannot be: no event has it."""
     try:
-        return encoder.key_of(key)
+        return write(key)
     except ValueError:
         return None

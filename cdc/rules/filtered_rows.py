@@ -46,18 +46,27 @@ class FilteredRows:
         self._file: TemporaryDatabase | None = None
 
     def halves(
-        self, of_source: Change, change: Change, encoder: Encoder, old_key: bytes, key: bytes, *, being_read: bool
+        self,
+        of_source: Change,
+        change: Change,
+        encoder: Encoder,
+        old_key: bytes | None,
+        key: bytes | None,
+        *,
+        being_read: bool,
     ) -> list[Change | None]:
         """Return what is to be written, in order; None: a number is taken, and nothing is written.
 
-        `change` is `of_source` with the published columns alone. A READ stands for a row that must be read again.
+        `change` is `of_source` with the published columns alone. A READ stands for a row that must be read again. A key
+        is None if it cannot be written: no topic has it.
         """
         seen = _seen(encoder, of_source.after)
         was = False if change.op is Op.CREATE else _seen(encoder, of_source.before)
         topic, moved = encoder.topic, change.after is not None and old_key != key
         if was is None and self._knows(topic, old_key):
             was = False
-        deletes = was is not False or being_read
+        may_be_there = old_key is not None
+        deletes = (was is not False and (may_be_there or change.before is not None)) or (being_read and may_be_there)
         if change.after is None:
             self.forget(topic, old_key)
             return [change if deletes else None]
@@ -76,7 +85,7 @@ class FilteredRows:
             self.forget(topic, key)
             return [leaves, stays] if moved else [stays]
         self._note(topic, key)
-        if moved and being_read:
+        if moved and being_read and key is not None:
             stays = change._replace(op=Op.DELETE, before=encoder.key_only(change.after), after=None)
         return [leaves, stays] if moved else [leaves]
 
@@ -84,7 +93,9 @@ class FilteredRows:
         if self._file is not None:
             self._file.close()
 
-    def _note(self, topic: str, key: bytes) -> None:
+    def _note(self, topic: str, key: bytes | None) -> None:
+        if key is None:
+            return
         if self._file is None:
             self._file = TemporaryDatabase(
                 "keys of rows that are not published",
@@ -92,12 +103,12 @@ class FilteredRows:
             )
         self._file.run("INSERT OR IGNORE INTO unseen VALUES (?, ?)", (topic, key))
 
-    def forget(self, topic: str, key: bytes) -> None:
+    def forget(self, topic: str, key: bytes | None) -> None:
         """Note that the topic may have a row under this key."""
         if self._file is not None:
             self._file.run("DELETE FROM unseen WHERE topic = ? AND key = ?", (topic, key))
 
-    def _knows(self, topic: str, key: bytes) -> bool:
+    def _knows(self, topic: str, key: bytes | None) -> bool:
         found = (topic, key)
         return self._file is not None and any(
             self._file.rows("SELECT 1 FROM unseen WHERE topic = ? AND key = ?", found)

@@ -56,9 +56,10 @@ class Bench:
             observe=self.reports.append,
         ).run(until_caught_up=True)
 
-    def read_again(self, table: Table) -> None:
+    def read_again(self, table: Table, *keys: tuple[bytes, ...]) -> None:
         """As `cdc snapshot start` asks for it."""
-        record = Record("p.signal-c", b"1", Command(tables=(table.qualified,)).to_bytes("1"), self.kafka.begin("cli"))
+        command = Command(tables=(table.qualified,), keys=keys).to_bytes("1")
+        record = Record("p.signal-c", b"1", command, self.kafka.begin("cli"))
         self.kafka.topics["p.signal-c"].append(record)
         self.kafka.end("cli", Outcome.COMMITTED)
 
@@ -139,6 +140,66 @@ def test_a_key_no_encoder_takes_of_a_table_with_a_condition(bench: Bench) -> Non
     bench.log.commit(update(A, (BAD, b"x"), key=(b"1",)))
     bench.run(A, rules=rules)
     assert (bench.fold(A), bench.count()) == ({}, 1)
+
+
+@pytest.mark.parametrize("bad", [0, 2], ids=["its key", "a value"])
+@pytest.mark.parametrize("was", ["not there", "seen", "hidden"])
+@pytest.mark.parametrize("seen", [True, False])
+def test_no_row_that_a_condition_hides_is_in_a_dead_letter_or_an_event(
+    bench: Bench, bad: int, was: str, *, seen: bool
+) -> None:
+    """With the old row logged whole: neither what it was nor what it is now, where readers do not see it."""
+    rules = CaptureRules.of_source(
+        SourceConfig(type="postgres", url="postgresql://h/d", tables=("s.a",), where={"s.a": "note IS NOT NULL"})
+    )
+    table = text_table("a", ["id", "note", "more"])
+    bench.run(table, rules=rules)
+    old: Row = (b"1", b"seen" if was == "seen" else None, b"was")
+    new: list[Any] = [b"2", b"seen" if seen else None, b"is"]
+    new[bad] = BAD
+    if was != "not there":
+        bench.log.commit(insert(table, old))
+    change = insert(table, tuple(new))
+    bench.log.commit(change if was == "not there" else change._replace(op=Op.UPDATE, before=old))
+    bench.run(table, rules=rules)
+    assert bench.fold(table) == {}
+    events = [orjson.loads(record.value) for record in bench.kafka.committed("p.s.a") if record.value]
+    assert [event["op"] for event in events] == (["c", "d"] if was == "seen" else [])
+    assert len(bench.letters()) == bench.count() == seen
+    for letter in bench.letters():
+        assert [image is not None for image in (letter["before"], letter["after"])] == [was == "seen", True]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_of_a_key_no_encoder_takes_nothing_is_told_that_a_condition_hides(bench: Bench, *, seen: bool) -> None:
+    """Whether it stays, goes, or comes, and whatever is logged of the old row."""
+    rules = CaptureRules.of_source(
+        SourceConfig(type="postgres", url="postgresql://h/d", tables=("s.a",), where={"s.a": "note IS NOT NULL"})
+    )
+    bench.run(A, rules=rules)
+    row, moved = ((key, b"seen" if seen else None) for key in (BAD, BAD + b"2"))
+    change = insert(A, row)
+    for what in (
+        change,
+        change._replace(op=Op.UPDATE),
+        change._replace(op=Op.UPDATE, before=row),
+        change._replace(op=Op.UPDATE, before=row, after=moved),
+        change._replace(op=Op.DELETE, before=moved, after=None),
+    ):
+        bench.log.commit(what)
+    bench.run(A, rules=rules)
+    assert (bench.fold(A), bench.count()) == ({}, 5 if seen else 0)
+
+
+def test_a_key_no_encoder_takes_that_is_asked_for(bench: Bench) -> None:
+    """By a command, as of a row whose condition its event does not tell."""
+    bench.log.commit(insert(A, (b"1", b"x")))
+    bench.run(A)
+    bench.log.commit(insert(A, (BAD, b"y")))
+    bench.run(A)
+    bench.read_again(A, (BAD,), (b"1",))
+    bench.run(A)
+    assert ([v["op"] for v in bench.letters()], bench.fold(A)) == (["c", "r"], {"1": {"id": "1", "note": "x"}})
 
 
 def test_a_key_no_encoder_takes_behind_a_record_too_large(bench: Bench) -> None:
