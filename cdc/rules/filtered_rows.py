@@ -16,7 +16,7 @@ value that an update did not change. A key of which this session knows that its 
 
 While the table is being read by the incremental snapshot, its topic may have rows that were seen by an earlier
 condition. A key that the log has told of is not in that snapshot's deletes at its end (`IncrementalSnapshot`, 4), so
-its delete is written here, whatever is known.
+its delete is written here, whatever is known. Of an old row that is not known to be seen an event has the key alone.
 
 Each change takes as many numbers in its transaction as it would without a condition, so that positions are the same
 when it is written again.
@@ -65,6 +65,8 @@ class FilteredRows:
         topic, moved = encoder.topic, change.after is not None and old_key != key
         if was is None and self._knows(topic, old_key):
             was = False
+        if was is not True and change.before is not None:
+            change = change._replace(before=encoder.key_only(change.before))
         may_be_there = old_key is not None
         deletes = (was is not False and (may_be_there or change.before is not None)) or (being_read and may_be_there)
         if change.after is None:

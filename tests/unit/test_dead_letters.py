@@ -170,6 +170,34 @@ def test_no_row_that_a_condition_hides_is_in_a_dead_letter_or_an_event(
         assert [image is not None for image in (letter["before"], letter["after"])] == [was == "seen", True]
 
 
+@pytest.mark.parametrize("after", [None, (b"7", None), (b"8", None), (b"7", b"seen"), (b"8", b"seen")])
+def test_a_hidden_row_is_in_no_event_while_its_table_is_read_again(bench: Bench, after: Row | None) -> None:
+    """Its delete is written then, for an earlier condition may have shown it: of the old row it has the key alone."""
+    rules = CaptureRules.of_source(
+        SourceConfig(type="postgres", url="postgresql://h/d", tables=("s.a",), where={"s.a": "note IS NOT NULL"})
+    )
+    table = text_table("a", ["id", "note", "more"])
+    bench.run(table, rules=rules)
+    hidden: Row = (b"7", None, b"hidden")
+    bench.log.commit(insert(table, (b"1", b"seen", b"shown")), insert(table, hidden))
+    bench.run(table, rules=rules)
+    bench.read_again(table)
+    change = insert(table, hidden)._replace(op=Op.DELETE, before=hidden)
+    then = None if after is None else (*after, b"hidden" if after[1] is None else b"shown")
+    changes = [change._replace(op=Op.DELETE if then is None else Op.UPDATE, after=then)]
+
+    def changed(step: str) -> None:
+        if step == "snapshot.window" and changes:
+            bench.log.commit(changes.pop())
+
+    bench.run(table, rules=rules, at=changed)
+    values = [record.value or b"" for record in bench.kafka.committed("p.s.a")]
+    assert not changes
+    assert any(b"shown" in value for value in values)
+    assert not any(b"hidden" in value for value in values)
+    assert len(bench.fold(table)) == (2 if after and after[1] else 1)
+
+
 @pytest.mark.parametrize("seen", [True, False])
 def test_of_a_key_no_encoder_takes_nothing_is_told_that_a_condition_hides(bench: Bench, *, seen: bool) -> None:
     """Whether it stays, goes, or comes, and whatever is logged of the old row."""
