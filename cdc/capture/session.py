@@ -142,10 +142,12 @@ class Session:
     def stream(self, target: int | None) -> None:
         """Follow the log; with a `target`, until everything below it is committed."""
         self._log.handover = self._reader.handover(self._tables, self._state.snapshot)
-        for table in self._tables:
+        outbox = self._settings.outbox
+        read = [table for table in self._tables if outbox is None or table.qualified != outbox.table]  # into topics
+        for table in read:
             if reason := self._versions.stale(table):
                 self._rereads.resnapshot(table, reason, at_start=True)
-        self._rekeyed = [table for table in self._tables if self._versions.rekeyed(table)]
+        self._rekeyed = [table for table in read if self._versions.rekeyed(table)]
         self._rekeyed_behind = self._source.current() if self._rekeyed else 0
         self._read_rekeyed(self._state.commit)
         if target is not None and self._state.commit >= target and not self._to_do() and not self._sink.pending()[0]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -242,6 +242,18 @@ def test_a_reading_deletes_nothing_of_a_table_that_is_an_outbox_now() -> None:
     signal.commit(state.next())
     bench.run()
     assert bench.kafka.committed("p.s.outbox") == topic
+
+
+@pytest.mark.parametrize("altered", [{"marks": ("2", "2")}, {"key": ("id", "type")}], ids=["rewritten", "key"])
+def test_an_outbox_that_is_altered_is_not_read(caplog: pytest.LogCaptureFixture, altered: dict[str, Any]) -> None:
+    """It had rows in its topic, and no reading would describe it there: each start would read it once more."""
+    bench = Bench()
+    bench.log.commit(insert(OUTBOX, _row(1)))
+    bench.run(replace(OUTBOX, marks=("1", "1")), outbox=None)
+    bench.log.commit(insert(OUTBOX, _row(2)))
+    bench.run(replace(OUTBOX, **{"marks": ("1", "1"), **altered}))
+    assert bench.ids() == [2]
+    assert "read again" not in caplog.text
 
 
 def test_a_table_that_is_no_outbox_any_more_is_read(caplog: pytest.LogCaptureFixture) -> None:
