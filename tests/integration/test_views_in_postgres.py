@@ -8,6 +8,7 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
@@ -36,6 +37,7 @@ from spark_apply.views.planning.view import View
 from spark_apply.views.running.store import ViewStore
 from spark_apply.views.sql.plan import plan_view
 from tests.conftest import FULL, Database
+from tests.integration.running import eventually
 from tests.pushes import some_each_push
 from tests.views.database import Breaking, DatabaseSteps, view_of
 from tests.views.engine import START, relation
@@ -382,6 +384,27 @@ def test_a_view_that_gets_other_columns_is_no_work_of_another_hand(postgres18: D
         job = steps.state
         assert isinstance(job, DatabaseState)
         job.require_as_left()
+
+
+def test_tables_that_a_copy_makes_and_drops_while_another_takes_over_are_made_again(postgres18: Database) -> None:
+    """By a newer release, which has another shape and waits for the older one's step: none of them is kept."""
+    with (
+        closing(DatabaseState(postgres18.url, job="shop-views", prefix="shop")) as first,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with first.transaction():
+            first.make('"public.early"', "(k int)")
+        postgres18.execute("UPDATE cdc_views_shop_views.meta SET value = 'older' WHERE name = 'shape'")
+        with first.transaction():
+            first.forget(["public.early"])
+            first.make('"public.late"', "AS SELECT 1 AS k")
+            taking = pool.submit(DatabaseState, postgres18.url, job="shop-views", prefix="shop")
+            waiting = (
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            eventually(lambda: postgres18.rows(waiting) == [(1,)], "it waits")
+        with closing(taking.result(30)) as second:
+            assert (second.made_again, second.columns("public.late")) == ("of another version", {})
 
 
 def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Callable[[str], str]) -> None:

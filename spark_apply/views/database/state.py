@@ -162,7 +162,7 @@ class DatabaseState(ViewState):
         touched = layout.touched(cursor, self.schema)
         if known["shape"] != SHAPE or touched:
             self.made_again = f"not as this job has left them ({touched})" if touched else "of another version"
-            for name in there:
+            for name in self._names(cursor):  # others than before, by who had it
                 if is_ours(name):
                     cursor.execute(f"DROP TABLE {quoted(name)}")
             self._make(cursor, job)
