@@ -21,6 +21,7 @@ import cdc.capture.snapshots.incremental_snapshot
 import cdc.encode.truncates
 from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Parts, Pipeline, Report, Settings
+from cdc.config.published.column_rules import ColumnRules
 from cdc.config.published.outbox import OutboxConfig
 from cdc.model.change import UNCHANGED, Change, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import (
@@ -38,6 +39,7 @@ from cdc.model.errors import (
 )
 from cdc.model.interfaces import Chunk, Handover, Source
 from cdc.model.state import UNLOGGED, Phase, State
+from cdc.rules.capture_rules import CaptureRules
 from cdc.testing import (
     At,
     Faults,
@@ -462,6 +464,26 @@ def test_the_topic_of_one_table_leaves_out_that_table(bench: Bench, caplog: pyte
     assert meter.left_out == 0
     assert bench.state().tables == ("s.a", "s.b")
     assert set(bench.fold(B)) == {"2", "3"}
+
+
+@pytest.mark.parametrize("item", ["s.b", "s.b*", "s.?"])
+def test_the_rules_of_a_table_wait_for_its_topic(bench: Bench, item: str) -> None:
+    """They ended the connector: “is no captured table”, or a column that no other table has."""
+    rules = CaptureRules({item: ColumnRules(mask=("only_here",))}, {"s.b": "id IS NOT NULL"})
+    of = Settings(connector="c", prefix="p", idle_position_s=0.0, rules=rules)
+    theirs = text_table("b", ["id", "note", "only_here"])
+    bench.log.commit(
+        *(insert(table, (*_row(key), b"x")[:width]) for table, width in ((A, 2), (theirs, 3)) for key in "12")
+    )
+    _leaving_out(bench, A, theirs, settings=of).run(until_caught_up=True)
+    bench.kafka.refused.add("p.s.b")
+    bench.log.commit(insert(A, _row("3")), delete(theirs, (b"1",)))
+    _leaving_out(bench, A, theirs, settings=of).run(until_caught_up=True)
+    assert set(bench.fold(A)) == {"1", "2", "3"}
+    bench.kafka.refused.clear()
+    _leaving_out(bench, A, theirs, settings=of).run(until_caught_up=True)
+    assert bench.state().tables == ("s.a", "s.b")
+    assert set(bench.fold(theirs)) == {"2"}
 
 
 def test_a_topic_that_is_refused_for_a_while(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
