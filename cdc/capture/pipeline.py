@@ -245,6 +245,7 @@ class Pipeline:
     def _follows(self, parts: Parts) -> None:
         self._settings, self._now = parts.settings, parts
         self._without.follow(parts)
+        self._startup.follow(parts.settings)
 
     def _goes_back(self, error: CdcError) -> bool:
         """Whether a file that was read again has led to this before anything was committed: then it is as it was."""
