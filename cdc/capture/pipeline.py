@@ -22,7 +22,7 @@ from cdc.capture.control import signals
 from cdc.capture.control.commands import RestartSession
 from cdc.capture.session import Session
 from cdc.capture.settings import Settings
-from cdc.capture.starting.left_out import left_out_by, refuse_needed, tell_left_out
+from cdc.capture.starting.left_out import refuse_needed, tell_left_out
 from cdc.capture.starting.stand_by import StandBy
 from cdc.capture.starting.startup import Startup
 from cdc.capture.starting.without import LeavingOut, Parts, Without
@@ -245,6 +245,7 @@ class Pipeline:
     def _follows(self, parts: Parts) -> None:
         self._settings, self._now = parts.settings, parts
         self._without.follow(parts)
+        self._startup.follow(parts.settings)
 
     def _goes_back(self, error: CdcError) -> bool:
         """Whether a file that was read again has led to this before anything was committed: then it is as it was."""
@@ -362,7 +363,7 @@ class Pipeline:
         ran_before = self._sink.check(tables)
         if ran_before and not self._ran and (state := self._sink.peek()) is not None:
             self._startup.belonging(source, identity, state)
-        beside = left_out_by(source)
+        beside = self._without.left_out(source)
         captured_before = ran_before and (not beside or self._without.has_captured())
         refuse_needed(source, partial(self._needs, ran_before=captured_before))
         raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))

@@ -95,7 +95,7 @@ def open_parts(
         executor=across.executor(),
     )
     held = (
-        TopicRows(across.held, sink, versions.carried, committed=place.committed, tend=tend)
+        TopicRows(across.held, sink, versions.told, committed=place.committed, tend=tend)
         if settings.before_of_topic
         else None
     )

@@ -15,7 +15,7 @@ from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.schema_record import kind_of, schema_record
 from cdc.model.change import Column, Kind, Position, Table
 from cdc.model.errors import OperatorError, raise_first
-from cdc.model.table_schema import Description, carried, rewritten, stale_reason
+from cdc.model.table_schema import Description, carried, rewritten, stale_reason, told
 from cdc.model.tended import await_tended
 from cdc.model.wire import Wire, Wires
 from cdc.rules.capture_rules import (
@@ -123,7 +123,7 @@ class SchemaVersions:
         self._encoders: dict[int, TableEncoder] = {}
         self._last: dict[str, TableEncoder] = {}
         self._numbers = KeptNumbers()
-        self._carried: dict[tuple[str, str, int, int], Mapping[str, str]] = {}
+        self._carried: dict[tuple[object, str, str, int, int], Mapping[str, str]] = {}
         for value in published:
             self._note(orjson.loads(value))
         raise_first(self.refusals(tables))
@@ -306,15 +306,24 @@ class SchemaVersions:
 
     def carried(self, encoder: TableEncoder, version: int) -> Mapping[str, str]:
         """Columns of `version` whose values still hold where no event changed them: name then, name now."""
+        return self._kept(encoder, version, carried)
+
+    def told(self, encoder: TableEncoder, version: int) -> Mapping[str, str]:
+        """Columns of `version` whose values can be told as they were published: name then, name now."""
+        return self._kept(encoder, version, told)
+
+    def _kept(
+        self, encoder: TableEncoder, version: int, keep: Callable[[Description, Description], dict[str, str]]
+    ) -> Mapping[str, str]:
         table, now = encoder.table, encoder.version
-        at = (table.schema, table.name, version, now)
+        at = (keep, table.schema, table.name, version, now)
         if at not in self._carried:
             of = self._described[table.schema, table.name]
             steps = range(version, now)
             known = version <= now and all(step in of and step + 1 in of for step in steps)
             names = {name: name for name, _ in of[version].columns} if known else {}
             for step in steps if known else ():
-                kept = carried(of[step], of[step + 1]) if of[step].rules == of[step + 1].rules else {}
+                kept = keep(of[step], of[step + 1]) if of[step].rules == of[step + 1].rules else {}
                 names = {then: kept[name] for then, name in names.items() if name in kept}
             self._carried[at] = names
         return self._carried[at]

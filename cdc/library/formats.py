@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import orjson
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
+from cdc.encode.envelope.table_encoder import WITH_SCHEMA
 from cdc.encode.topic_contents import foreign
 from cdc.formats.reading import MAGIC, Reading
 from cdc.formats.typed import plain_row
@@ -47,6 +48,15 @@ def raw_key(message: Any) -> bytes:  # noqa: ANN401 - a client's record, or one 
     return key
 
 
+def _has_form(key: bytes, record: Mapping[str, Any]) -> bool:
+    """Whether a record's key can be one of the version of a table that a record of the schema topic describes."""
+    form = str(record.get("key_form", ""))
+    if form:
+        return key.startswith(form.encode() if form[0] == "{" else bytes.fromhex(form))
+    coded = str(record.get("format", "")).partition(",")[0].split()[-1:]
+    return coded not in ([], ["flat"]) or not key.startswith((MAGIC, WITH_SCHEMA))
+
+
 class Readable:
     """Makes plain records of a connector's records."""
 
@@ -60,6 +70,25 @@ class Readable:
         for messages in batches:
             own = list(self._apart(messages)) if self._described.shares else messages
             yield own if self._plain else list(self._read(own))
+
+    def changes(self, batches: Generator[list[Any], None, None]) -> Generator[list[Any], None, None]:
+        """Give the batches without records under keys of a form that their table's keys do not have any more.
+
+        Each row that is there comes under a key of the form of now, in a partition of its own: nothing tells which is
+        the later of the two, and that the old one is deleted does not say that the row is.
+        """
+        for messages in self.all(batches):
+            yield messages if self._plain else [of for of in messages if not self._is_of_before(of)]
+
+    def _is_of_before(self, message: Any) -> bool:  # noqa: ANN401 - a client's record
+        topic, key = message.topic(), raw_key(message)
+        if _has_form(key, self._described.newest(topic)):
+            return False
+        version = self._version(message.value(), message)
+        if version is None:
+            return False
+        self._described.record(topic, version)  # it may tell of a newer one
+        return not _has_form(key, self._described.newest(topic))
 
     def _apart(self, messages: Iterable[Any]) -> Generator[Any, None, None]:
         """Give the records of topics that tables share as if each table had its own; not those of other tables."""

@@ -45,7 +45,7 @@ class Topics:
     def _read(self) -> Generator[list[Any], None, None]:
         read: Callable[..., Generator[list[Any], None, None]] = registry.part("sinks.topics.records.bulk:read_many")
         found = read(self._config.sink, self._described.look, since_ms=self._since_ms, to_end=self._to_end)
-        return Readable(self._config, self._described).all(found)
+        return Readable(self._config, self._described).changes(found)
 
     def __iter__(self) -> Iterator[Change]:
         readers: dict[tuple[str, int], RowReader] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cdc.model.change import Table
@@ -50,6 +50,11 @@ def carried(before: Description, now: Description) -> dict[str, str]:
     in_order = [name for name in were if name in are] == [name for name in are if name in were]
     kept = {name: name for name, type_ in were.items() if in_order and name in are and _same(type_, are[name])}
     return kept | _renamed(before, now)
+
+
+def told(before: Description, now: Description) -> dict[str, str]:
+    """Find the columns that were as they are, each with its name `now`, whatever became of their values meanwhile."""
+    return carried(replace(before, marks=()), now)
 
 
 def _renamed(before: Description, now: Description) -> dict[str, str]:

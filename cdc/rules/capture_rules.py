@@ -219,19 +219,19 @@ class CaptureRules:
         """Give why the rules cannot be applied to the captured tables as they are now.
 
         `first`: the connector has not run before. Else a rule of one table may name a column that was there once.
-        `beside` are tables that are left out for now.
+        `beside` are tables that are left out for now: an item of theirs waits, and so do the columns that it names.
         """
         for part, items in (("columns", self._columns), ("where", self._where)):
             for item in items:
                 matched = [table for table in tables if matches(item, table.qualified)]
-                left_out = leaves_out(self._tables, item) or any(matches(item, name) for name in beside)
-                if not matched and not left_out:
+                waits = any(matches(item, name) for name in beside)
+                if not matched and not waits and not leaves_out(self._tables, item):
                     stay = f'; rules of what was captured may stay: source.tables: […, "{LEFT_OUT}{item}"]'
                     yield OperatorError(
                         f"source.{part}: {item} is no captured table",
                         hint=f"captured are {', '.join(t.qualified for t in tables[:10])}{'' if first else stay}",
                     )
-                elif matched and part == "columns" and (first or is_pattern(item)):
+                elif matched and not waits and part == "columns" and (first or is_pattern(item)):
                     yield from _unknown(item, self._columns[item], matched)
         for table in tables:
             try:

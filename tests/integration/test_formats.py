@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 from urllib.parse import urlsplit
 
 import orjson
@@ -311,9 +313,6 @@ def test_mysql(mysql: MySQLDatabase, kafka: str, registry: str, prefix: str, tmp
 
 def _library(connector: Connector, database: str, count: int, *, text: Sequence[str] = ()) -> None:
     """`cdc.table` and `cdc.follow` give the same rows of each format."""
-    import os
-    from unittest import mock
-
     with mock.patch.dict(os.environ, connector.environment):
         tables = {
             name: cdc.table(connector.file, f"{database}.{name}", text=text).to_arrow().sort_by("id")
@@ -368,6 +367,28 @@ def test_before_is_the_row_of_the_topic(postgres18: Database, kafka: str, prefix
         held[record.raw_key] = record.value["after"]
     assert taken == 3 + 1 + 4 + 1 + 4 + 4
     assert [row["id"] for row in held.values()] == [4]
+
+
+def test_a_row_stays_where_its_key_gets_another_form(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Records under keys of the former format are deleted: for `cdc.follow` that took the rows, which are there."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 9)")
+    for form in ("json", "connect-json", "flat"):
+        connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], sink={"format": form})
+        connector.catch_up()
+        postgres18.execute("DELETE FROM t WHERE id = (SELECT max(id) FROM t)")
+        connector.catch_up()
+    there = dict[int, bool]()
+    with mock.patch.dict(os.environ, connector.environment):
+        for change in cdc.follow(connector.file, until_caught_up=True):
+            assert change.key is not None
+            there[change.key["id"]] = change.op != "d"
+        batches = [of.to_pydict() for of in cdc.follow(connector.file, until_caught_up=True).arrow()]
+        assert cdc.table(connector.file, "public.t").to_arrow().sort_by("id")["id"].to_pylist() == [1, 2, 3, 4, 5, 6]
+    told = {key: op for of in batches for key, op in zip(of["id"], of["__op"], strict=True)}
+    assert {key for key, is_there in there.items() if is_there} == {*range(1, 7)}
+    assert {key for key, op in told.items() if op != "d"} == {*range(1, 7)}
 
 
 @pytest.mark.full  # tests/unit/test_schema_registry.py

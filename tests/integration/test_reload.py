@@ -58,10 +58,16 @@ def test_a_table_is_added_while_the_connector_runs(
 def test_a_copy_that_has_stood_by_goes_on_by_the_file_as_it_is(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
-    """`cdc reload` reaches the copy at work alone: the other one took the table out again when it took over."""
+    """`cdc reload` reaches the copy at work alone: the other one took the table out again when it took over.
+
+    Values are encrypted, before and behind both: the file that is read again has keys of its own.
+    """
     for name in "tu":
-        postgres18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")
-    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+        postgres18.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, s text DEFAULT 's')", f"INSERT INTO {name} VALUES (1)"
+        )
+    encrypted = {"columns": {"public.t": {"encrypt": {"columns": ["s"]}}}, "master_key": "m" * 32}
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], source=encrypted)
     with Running(connector) as first:
         first.await_following()
         with Running(connector) as second:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
 
 import orjson
 import pytest
@@ -12,10 +14,12 @@ from hypothesis import strategies as st
 import cdc.encode.truncates
 from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Settings
+from cdc.config.published.column_rules import ColumnRules
 from cdc.formats.reading import Reading
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Change, Table
 from cdc.model.state import Key
+from cdc.rules.capture_rules import NO_RULES, CaptureRules
 from cdc.rules.flat import Formats
 from cdc.testing import (
     Killed,
@@ -31,10 +35,12 @@ from cdc.testing import (
     truncate,
     update,
 )
-from tests.text_tables import text_table
+from tests.text_tables import text_column, text_table
 from tests.unit.test_formats import MemoryRegistry
 
 TABLE = text_table("t", ["id", "note", "more"])
+NUMBER = (replace(text_column("more"), type="integer"),)
+Row: TypeAlias = dict[str, Any]
 
 
 class Bench:
@@ -49,7 +55,7 @@ class Bench:
         self.rows: dict[Key, int] = {}
         self.made = 0
 
-    def run(self, table: Table = TABLE, *, dies_at: int | None = None) -> None:
+    def run(self, table: Table = TABLE, *, dies_at: int | None = None, rules: CaptureRules = NO_RULES) -> None:
         calls = [0]
 
         def at(point: str) -> None:
@@ -60,7 +66,7 @@ class Bench:
         pipeline = Pipeline(
             Settings(
                 connector="c", prefix="p", chunk_rows=2, formats=self.form, before_of_topic=True,
-                logs=frozenset(["dead-letter"]),
+                logs=frozenset(["dead-letter"]), rules=rules,
                 wires=RegisteredWires(self.form, registry=self.registry),
             ),
             open_source=lambda: MemorySource(self.log, [table], at=at),
@@ -77,6 +83,9 @@ class Bench:
         told = Command(tables=(TABLE.qualified,)).to_bytes(key.decode())
         self.kafka.topics["p.signal-c"].append(Record("p.signal-c", key, told, self.kafka.begin("cli")))
         self.kafka.end("cli", Outcome.COMMITTED)
+
+    def events(self) -> list[Row]:
+        return [orjson.loads(of.value) for of in self.kafka.committed("p.s.t") if of.value is not None]
 
     def newest(self) -> list[tuple[bytes, bytes]]:
         last = {record.key: record.value for record in self.kafka.committed("p.s.t")}
@@ -178,6 +187,30 @@ def test_a_row_of_an_earlier_version() -> None:
     assert [event["before"] for event in events] == [
         None, {"id": "1", "note": "a", "more": "b"}, {"id": "1", "new": "n", "note": "c", "more": "d"},
     ]  # fmt: skip
+
+
+RULED = CaptureRules({"s.t": ColumnRules(mask=("more",))}, {})
+
+
+@pytest.mark.parametrize("goes", [truncate, partial(delete, key=(b"1",))], ids=["truncate", "delete"])
+@pytest.mark.parametrize(
+    ("later", "rules", "kept"),
+    [
+        (replace(TABLE, marks=("3", "4")), NO_RULES, {"note": "a", "more": "b"}),  # as TRUNCATE has it in PostgreSQL
+        (replace(TABLE, columns=TABLE.columns[:2] + NUMBER), NO_RULES, {"note": "a"}),
+        (TABLE, RULED, {}),
+    ],
+    ids=["rewritten", "another type", "another rule"],
+)
+def test_a_row_of_before_its_table_was_another(later: Table, rules: CaptureRules, kept: Row, goes: Any) -> None:
+    """It was `{}`, or a row of nulls: whoever takes back what `before` says keeps the row for ever."""
+    bench = Bench("envelope")
+    bench.log.commit(insert(replace(TABLE, marks=("1", "2")), (b"1", b"a", b"b")))
+    bench.run(replace(TABLE, marks=("1", "2")))
+    bench.log.commit(goes(later))
+    bench.run(later, rules=rules)
+    (gone,) = [of for of in bench.events() if of["op"] == "d"]
+    assert gone["before"] == {"id": "1", **kept}
 
 
 def test_a_row_among_the_dead_letters_is_no_reader_s() -> None:

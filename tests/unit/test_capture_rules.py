@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +10,15 @@ import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.capture.snapshots.published_rows import PublishedTables
-from cdc.config.config import load_connector
+from cdc.capture.snapshots.published_rows import PublishedTables, open_published
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.config.source_config import SourceConfig
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Column, Kind, Table
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import CdcError, ConfigError, LeftOutError, OperatorError
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.changed_values import without_labels
 from cdc.rules.other_names import Another, refuse_other_names
@@ -119,6 +122,24 @@ def test_rules_of_a_table_that_is_left_out_may_stay() -> None:
     (refused,) = CaptureRules.of_source(of).refusals([USERS], first=False)
     of = replace(of, tables=(*of.tables, (refused.hint or "").split('"')[1]))  # as the hint says
     assert not list(CaptureRules.of_source(of).refusals([USERS], first=False))
+
+
+def test_the_rules_of_a_table_that_cannot_be_captured_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cdc verify` compared no table: a run goes on without the one that was made UNLOGGED, say."""
+
+    class Without(MemorySource):
+        def left_out(self) -> Mapping[str, CdcError]:
+            return {"s.other": LeftOutError("table s.other is unlogged")}
+
+    log = MemoryLog()
+    monkeypatch.setattr(registry, "source", lambda _: lambda: Without(log, [USERS]))
+    monkeypatch.setattr(registry, "snapshotter", lambda _: lambda: MemorySnapshotter(log))
+    of = replace(_source(columns={"s.users": HIDDEN}), tables=("s.*",))
+    config = ConnectorConfig(name="c", source=of, sink=KafkaConfig(bootstrap_servers="h:1", topic_prefix="p"))
+    with open_published(replace(config, source=replace(of, columns={"s.other": HIDDEN}))) as published:
+        assert [*published.tables] == ["s.users"]
+    with pytest.raises(OperatorError, match=r"s\.gone is no captured table"):
+        open_published(replace(config, source=replace(of, columns={"s.gone": HIDDEN})))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,11 @@ import cdc.capture.snapshots.incremental_snapshot
 import cdc.encode.truncates
 from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Parts, Pipeline, Report, Settings
+from cdc.config.published.column_rules import ColumnRules
+from cdc.config.published.encryption import EncryptRule
 from cdc.config.published.outbox import OutboxConfig
+from cdc.formats.reading import Reading
+from cdc.formats.wires import RegisteredWires
 from cdc.model.change import UNCHANGED, Change, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import (
     CdcError,
@@ -39,6 +43,10 @@ from cdc.model.errors import (
 from cdc.model.interfaces import Chunk, Handover, Source
 from cdc.model.state import UNLOGGED, Phase, State
 from cdc.model.table_schema import REWRITTEN
+from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.encryption import MasterKey
+from cdc.rules.flat import Formats
+from cdc.rules.keyring import Keyring
 from cdc.testing import (
     At,
     Faults,
@@ -59,6 +67,7 @@ from cdc.testing import (
 )
 from tests.integration.running import eventually
 from tests.text_tables import text_column, text_table
+from tests.unit.test_formats import MemoryRegistry
 
 A, B, C = (text_table(name, ["id", "note"]) for name in "abc")
 
@@ -483,6 +492,26 @@ def test_the_topic_of_one_table_leaves_out_that_table(bench: Bench, caplog: pyte
     assert set(bench.fold(B)) == {"2", "3"}
 
 
+@pytest.mark.parametrize("item", ["s.b", "s.b*", "s.?"])
+def test_the_rules_of_a_table_wait_for_its_topic(bench: Bench, item: str) -> None:
+    """They ended the connector: “is no captured table”, or a column that no other table has."""
+    rules = CaptureRules({item: ColumnRules(mask=("only_here",))}, {"s.b": "id IS NOT NULL"})
+    of = Settings(connector="c", prefix="p", idle_position_s=0.0, rules=rules)
+    theirs = text_table("b", ["id", "note", "only_here"])
+    bench.log.commit(
+        *(insert(table, (*_row(key), b"x")[:width]) for table, width in ((A, 2), (theirs, 3)) for key in "12")
+    )
+    _leaving_out(bench, A, theirs, settings=of).run(until_caught_up=True)
+    bench.kafka.refused.add("p.s.b")
+    bench.log.commit(insert(A, _row("3")), delete(theirs, (b"1",)))
+    _leaving_out(bench, A, theirs, settings=of).run(until_caught_up=True)
+    assert set(bench.fold(A)) == {"1", "2", "3"}
+    bench.kafka.refused.clear()
+    _leaving_out(bench, A, theirs, settings=of).run(until_caught_up=True)
+    assert bench.state().tables == ("s.a", "s.b")
+    assert set(bench.fold(theirs)) == {"2"}
+
+
 def test_a_topic_that_is_refused_for_a_while(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """One process goes on without its table, and takes it up again by itself; that is said once each time."""
     told = list[Collection[str]]()
@@ -599,6 +628,40 @@ def test_a_file_that_is_read_again_is_not_refused_for_what_was_wrong_before(benc
     )
     pipeline.run()
     assert bench.state().tables == ("s.a", "s.c")
+
+
+def test_a_file_that_is_read_again_has_keys_and_formats_of_its_own(bench: Bench) -> None:
+    """The first file's were begun in their place: nothing could be encrypted, and schemas were of no source."""
+    registry, form = MemoryRegistry(), Formats("avro")
+    reading = Reading(registry.schemas.get)
+    encrypted = {"s.a": ColumnRules(encrypt=EncryptRule(columns=("note",)))}
+
+    def parts() -> Parts:
+        settings = Settings(
+            connector="c", prefix="p", idle_position_s=0.0, formats=form, logs=frozenset(["key"]),
+            rules=CaptureRules(encrypted, {}, keys=Keyring(MasterKey("m" * 32))),
+            wires=RegisteredWires(form, registry=registry),
+        )  # fmt: skip
+        return Parts(settings, lambda: MemorySource(bench.log, [A]), lambda: MemorySnapshotter(bench.log))
+
+    def observe(report: Report) -> None:
+        if report.phase is Phase.STREAM and len(bench.log.transactions) == 1:
+            bench.log.commit(update(A, _row("1", "m")), insert(A, _row("2")))
+            pipeline.reload()
+        elif report.phase is Phase.STREAM and len(bench.kafka.committed("p.s.a")) > 2:
+            pipeline.stop()
+
+    bench.log.commit(insert(A, _row("1")))
+    first = parts()
+    pipeline = Pipeline(
+        first.settings, open_source=first.open_source, open_snapshotter=first.open_snapshotter,
+        sink=MemorySink(bench.kafka, "c", "p", reading=reading), observe=observe, reread=parts,
+    )  # fmt: skip
+    pipeline.run()
+    events = [orjson.loads(reading.json(record.value or b"")) for record in bench.kafka.committed("p.s.a")]
+    assert [event["op"] for event in events] == ["r", "u", "c"]
+    assert all(event["after"]["note"].startswith("enc1:") for event in events)
+    assert [subject for subject, _ in registry.subjects] == ["p.s.a-key", "p.s.a-value"]
 
 
 @pytest.mark.parametrize("was_published", [True, False])

@@ -17,7 +17,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.model.change import Row, Table
 from cdc.model.errors import RetryableError, raise_first
-from cdc.model.interfaces import Snapshotter, Window
+from cdc.model.interfaces import Choosing, Snapshotter, Window
 from cdc.model.state import Key
 from cdc.rules.capture_rules import NO_RULES, CaptureRules
 from cdc.rules.keyring import Keyring, Records
@@ -160,11 +160,11 @@ def open_published(config: ConnectorConfig) -> PublishedTables:
     source = registry.source(config)()
     try:
         source.connect()
-        tables = source.tables()
+        tables, beside = source.tables(), source.left_out() if isinstance(source, Choosing) else {}
     finally:
         source.close()
     rules = CaptureRules.of_source(config.source)
-    raise_first(rules.refusals(tables, first=False))
+    raise_first(rules.refusals(tables, first=False, beside=beside))
     if rules.keys is not None:
         reader = registry.part("sinks.topics.records.keys:KeyReader")(config.sink, config.name)
         rules.keys.begin((), more=partial(keys_since, rules.keys, reader))

@@ -46,11 +46,15 @@ class Startup:
     """Starts every session of one connector."""
 
     def __init__(self, settings: Settings, sink: Sink) -> None:
-        self._settings = settings
         self._sink = sink
         self._was_unlogged = False
         self.told: Mapping[str, str] = {}
         """Why this start has said that tables are read again."""
+        self.follow(settings)
+
+    def follow(self, settings: Settings) -> None:
+        """Begin with what a file says now: it has keys, and what makes formats, of its own."""
+        self._settings = settings
 
     def state(
         self,

@@ -82,6 +82,10 @@ class Without:
             self._why = {name: why for name, why in self._why.items() if name not in self._of_topics}
         return self._leaving_out(frozenset(self._why))() if self._why and self._leaving_out else self._open()
 
+    def left_out(self, source: Source) -> Mapping[str, CdcError]:
+        """Return all tables that a session does without, with the reason of each, whoever leaves them out."""
+        return {**left_out_by(source), **self._why}
+
     def has_new(self, tables: Collection[str]) -> None:
         """Take note of tables that have come while the log was followed."""
         self._new |= frozenset(tables)
@@ -95,7 +99,7 @@ class Without:
         self._of_topics = {name: said for name, said in self._of_topics.items() if name in self._why}
         self._ran_without = bool(self._of_topics)
         self._again_at_s = time.monotonic() + AGAIN_S if self._ran_without else float("inf")
-        why = {**left_out_by(source), **self._why}
+        why = self.left_out(source)
         self._meter.leaves_out(len(why))
         said = {table: error.message for table, error in why.items()}
         may = why or could_begin_without(tables, self._settings.by_pattern, ())

@@ -25,7 +25,7 @@ from cdc.rules.flat import Flat
 from cdc.rules.routes import key_end
 
 _NULL: Final = b"null"
-_WITH_SCHEMA: Final = b'{"schema":{"type":"struct"'
+WITH_SCHEMA: Final = b'{"schema":{"type":"struct"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class TableEncoder:
         if self.wire is not None:
             return self.wire.key_image(key)
         key = key.removesuffix(self._key_end) + b"}" if key.endswith(self._key_end) else key
-        return key if key[:1] == b"{" and not key.startswith(_WITH_SCHEMA) else _NULL
+        return key if key[:1] == b"{" and not key.startswith(WITH_SCHEMA) else _NULL
 
     def taken(self) -> dict[str, int]:
         """Return how many events of each op were made since the last call."""

@@ -13,8 +13,9 @@ file has it. Before that the topic's last committed record of the key is of an e
 rows, which are written without a note while nothing is followed; and all that is read. An aborted transaction ends the
 session and its file.
 
-A row of an earlier version of its table has those of its columns whose values still hold; the others are left out, as
-those that a log does not send are.
+A row of an earlier version of its table has those of its columns that are as they were, and its key; the others are
+left out, as those that a log does not send are. That the table was rewritten since, or emptied, changes nothing of
+what its topic holds.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ class TopicRows:
         self,
         values: PublishedValues,
         topics: Topics,
-        carried: Carried,
+        told: Carried,
         *,
         committed: Callable[[], str],
         tend: Callable[[], None] = lambda: None,
     ) -> None:
         """`committed` gives a position before which all is committed; `tend` keeps the source while the loop waits."""
-        self._values, self._topics, self._carried = values, topics, carried
+        self._values, self._topics, self._told = values, topics, told
         self._committed, self._tend = committed, tend
         self._db = TemporaryDatabase(
             "the rows that were published",
@@ -67,10 +68,10 @@ class TopicRows:
         ):
             if held is None or version == encoder.version:
                 return None if held is None else bytes(held)
-            return self._now(encoder, version, {name: orjson.dumps(of) for name, of in orjson.loads(held).items()})
+            return self._now(encoder, key, version, _values(held))
         part = self._read_on(encoder, key)
         found = self._values.find(part, key)
-        return None if found is None or not found.values else self._now(encoder, found.version, found.values)
+        return None if found is None or not found.values else self._now(encoder, key, found.version, found.values)
 
     def _read_on(self, encoder: TableEncoder, key: bytes) -> Part:
         identity, number = self._topics.partition(encoder.table, key)
@@ -86,13 +87,18 @@ class TopicRows:
             self._read.add(part)
         return part
 
-    def _now(self, encoder: TableEncoder, version: int, values: Mapping[str, bytes]) -> bytes:
+    def _now(self, encoder: TableEncoder, key: bytes, version: int, values: Mapping[str, bytes]) -> bytes:
         """Make the row of its values; they stand in the order of the table's columns."""
         if version != encoder.version:
-            names = self._carried(encoder, version)
-            values = {names[then]: value for then, value in values.items() if then in names}
+            names = self._told(encoder, version)
+            held = {names[then]: value for then, value in values.items() if then in names}
+            values = _values(encoder.key_image(key)) | held
         told = ((column.name, values.get(column.name)) for column in encoder.table.columns)
         return b"{" + b",".join(orjson.dumps(name) + b":" + value for name, value in told if value is not None) + b"}"
 
     def close(self) -> None:
         self._db.close()
+
+
+def _values(row: bytes) -> dict[str, bytes]:
+    return {name: orjson.dumps(of) for name, of in (orjson.loads(row) or {}).items()}
