@@ -136,6 +136,18 @@ def test_a_column_is_dropped_as_the_documents_say(shop: Shop) -> None:
     assert shop.fold() == as_events(shop)
 
 
+def test_a_reading_comes_behind_all_events_of_the_last_transaction(shop: Shop) -> None:
+    """A row that went without an event is gone, and one that was altered without one has the later position."""
+    for time in range(2):
+        shop.do(f"UPDATE orders SET n = {time}")
+        if time:
+            shop.run()
+        shop.do('DROP TRIGGER "cdc:c:orders:update"', 'DROP TRIGGER "cdc:c:orders:delete"')
+        shop.do("UPDATE orders SET n = 7 WHERE id < 4", f"DELETE FROM orders WHERE id = {4 - time}")
+        shop.run()
+        assert shop.fold() == shop.rows()
+
+
 def test_an_index_alone_reads_nothing_again(shop: Shop) -> None:
     """What changes the schema and not the triggers is no reason."""
     before = len(shop.events())
