@@ -713,19 +713,24 @@ def test_a_table_that_is_gone_at_a_start_is_told(shop: Shop, caplog: pytest.LogC
     assert "keeps the rows" not in caplog.text
 
 
-def test_a_table_that_is_renamed_while_a_start_looks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its triggers cannot be made again under the old name: it is looked at again, and then it is told."""
+def test_a_table_that_is_altered_while_a_start_looks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its triggers cannot be made again as it was, nor under its old name: it is looked at again, and that is told."""
     captured = Catalog.captured
 
-    def renamed_behind(*arguments: Any) -> Any:
-        found = captured(*arguments)
-        monkeypatch.undo()
-        shop.do("ALTER TABLE orders RENAME TO orders_2026")
-        return found
+    def run(*statements: str) -> None:
+        def altered_behind(*arguments: Any) -> Any:
+            found = captured(*arguments)
+            monkeypatch.setattr(Catalog, "captured", captured)
+            shop.do(*statements)
+            return found
 
-    monkeypatch.setattr(Catalog, "captured", renamed_behind)
-    with pytest.raises(OperatorError, match=r"(?s)main\.orders does not exist.*main\.orders_2026"):
+        monkeypatch.setattr(Catalog, "captured", altered_behind)
         shop.run()
+
+    run(*(f'DROP TRIGGER "cdc:c:orders:{of}"' for of in ("insert", "update", "delete")), "ALTER TABLE orders DROP n")
+    assert shop.fold() == shop.rows()
+    with pytest.raises(OperatorError, match=r"(?s)main\.orders does not exist.*main\.orders_2026"):
+        run("ALTER TABLE orders RENAME TO orders_2026")
 
 
 def test_any_name_any_width_and_strict_tables(tmp_path: Path) -> None:
