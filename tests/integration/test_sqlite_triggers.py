@@ -148,6 +148,17 @@ def test_a_reading_comes_behind_all_events_of_the_last_transaction(shop: Shop) -
         assert shop.fold() == shop.rows()
 
 
+def test_a_reading_that_waits_begins_behind_what_was_written_before_it(shop: Shop) -> None:
+    """Also where the start that has found it was killed, and more was written before the next one."""
+    shop.do("UPDATE orders SET n = 1", 'DROP TRIGGER "cdc:c:orders:delete"', "DELETE FROM orders WHERE id = 4")
+    with pytest.raises(Killed):
+        shop.run(Faults(("sink.commit", 2), error=Killed))
+    assert shop.state().reading
+    shop.do("UPDATE orders SET n = 2 WHERE id = 1")
+    shop.run()
+    assert shop.fold() == shop.rows()
+
+
 def test_an_index_alone_reads_nothing_again(shop: Shop) -> None:
     """What changes the schema and not the triggers is no reason."""
     before = len(shop.events())
