@@ -27,11 +27,11 @@ class Place:
     def log_end(self) -> str:
         """Give a position behind all that is in the log by now: what has changed the rows may be anywhere before it."""
         commit = max(self._source.current(), self._source.position()[1], self.state.commit)
-        return Position(self.state.epoch, commit - 1, self.view + 1).text
+        return Position(self.state.epoch, commit - 1, Position.window(self.view)).text
 
     def since(self) -> str:
         """Give a position before all that is written from now on, behind all that was."""
         if self.frame is not None:
             return self.frame.next_position()
         commit = max(self._source.position()[1], self.state.commit)
-        return Position(self.state.epoch, commit - 1, self.view + 1).text
+        return Position(self.state.epoch, commit - 1, Position.window(self.view)).text

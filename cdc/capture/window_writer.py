@@ -43,7 +43,7 @@ class WindowWriter:
         if due is None:
             return None
         commit = self._source.position()[1]
-        self._place.view += 1
+        self._place.view = Position.window(self._place.view)
         position = Position(self._place.state.epoch, commit - 1, self._place.view)
         where, at = self._source.coordinates(commit)
         frame = Frame(

@@ -150,6 +150,10 @@ class Message(NamedTuple):
     """Where it ends in the log; the commit position too, if it belongs to no transaction."""
 
 
+_WINDOWS: Final = 1 << 30
+"""No transaction has so many events."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
     """A place in the order of a connector's events: epoch, commit position of the transaction, number within it.
@@ -157,7 +161,8 @@ class Position:
     `text` sorts as the position does. `commit` is the source's 64-bit commit position (PostgreSQL: the commit record's
     LSN; MySQL: file number and offset packed). Rows of a snapshot stand just before the point where the log goes on,
     numbered by the view they were read under; events of the stream are numbered from 1; a message that belongs to no
-    transaction is number 0, for the next transaction may begin where it ends.
+    transaction is number 0, for the next transaction may begin where it ends. Where the log is followed, the last
+    transaction may stand just before that point, too: rows that are read there have the numbers of `window`.
     """
 
     epoch: int
@@ -167,6 +172,11 @@ class Position:
     @property
     def text(self) -> str:
         return f"{self.epoch:08x}.{self.commit:016x}.{self.number:08x}"
+
+    @staticmethod
+    def window(last: int) -> int:
+        """Return the number of what is read after number `last`, behind all events of a transaction."""
+        return max(last, _WINDOWS) + 1
 
     @classmethod
     def parse(cls, text: str) -> Position:

@@ -91,7 +91,8 @@ class _Check:
         state = self._state
         if state is None or state.phase is Phase.CREATING:
             return
-        found = [refused("position", refusal) for refusal in refusals(gateway, Place.of(state.offset), self._captured)]
+        gaps = refusals(gateway, Place.of(state.offset), self._captured, state.carried.values())
+        found = [refused("position", gap) for gap in gaps]
         yield from found or [
             Finding(Level.OK, "position", f"the cluster has its history from revision {state.offset['revision']} on")
         ]

@@ -17,15 +17,15 @@ keys were made, which then are written later. So the keys at the position's revi
 from __future__ import annotations
 
 from binascii import crc32
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from cdc.model.change import Offset
-from cdc.model.errors import CdcError, GapError
+from cdc.model.errors import CdcError, GapError, OperatorError
 from connectors.etcd.gateway import CLOSE_THE_GAP, CompactedError, FutureError, Gateway
 from connectors.etcd.messages import Event, Header, KeyValue
-from connectors.etcd.tables import Captured
+from connectors.etcd.tables import Captured, prefix_of
 
 _ABSENT: Final = "absent"
 
@@ -86,7 +86,7 @@ class Place:
 
         What they did up to the place no event has told, and none will: their rows are read. So all of it is seen.
         """
-        prefixes = _names(captured)
+        prefixes = _names(one.prefix for one in captured)
         if prefixes == self.prefixes:
             return self
         pages = [gateway.since(one.prefix, revision=self.revision, modified=self.revision) for one in captured]
@@ -111,8 +111,11 @@ def taken(gateway: Gateway, captured: Sequence[Captured]) -> Place:
     return place.counted(gateway, captured)
 
 
-def refusals(gateway: Gateway, place: Place, captured: Sequence[Captured]) -> Iterator[CdcError]:
-    """Give why the history cannot be followed from a place without a gap."""
+def refusals(gateway: Gateway, place: Place, captured: Sequence[Captured], then: Iterable[str]) -> Iterator[CdcError]:
+    """Give why the history cannot be followed from a place without a gap.
+
+    `then`: what the tables that were followed relied on (`Captured.stands`); the file may name others by now.
+    """
     known = place.key is not None and any(place.key.startswith(one.prefix) for one in captured)
     try:
         header, found = gateway.get(place.key if known and place.key else captured[0].first, revision=place.revision)
@@ -135,12 +138,25 @@ def refusals(gateway: Gateway, place: Place, captured: Sequence[Captured]) -> It
         )
     elif known and _mark(found) != place.mark:
         yield _another(place, "does not have the key that was written last as it was then")
-    elif place.prefixes == _names(captured):
-        pages = [gateway.since(one.prefix, revision=place.revision, modified=place.seen) for one in captured]
-        if (count := sum(page.count for page in pages)) != place.keys:
-            yield _another(place, f"has {count} keys in place of {place.keys}")
-        elif any(page.found for page in pages):
-            yield _another(place, f"has a key that was written behind revision {place.seen}, which no event told")
+    else:
+        yield from _untold(gateway, place, [one.prefix for one in captured], [*map(prefix_of, then)])
+
+
+def _untold(gateway: Gateway, place: Place, now: Sequence[bytes], then: Sequence[bytes]) -> Iterator[CdcError]:
+    """Compare the keys of the prefixes that were followed."""
+    followed = now if place.prefixes == _names(now) else then
+    if place.prefixes != _names(followed):  # a start was ended between its two commits
+        return
+    try:
+        pages = [gateway.since(prefix, revision=place.revision, modified=place.seen) for prefix in followed]
+    except OperatorError:
+        if followed is now:
+            raise
+        return  # those that are left out may not be read any more
+    if (count := sum(page.count for page in pages)) != place.keys:
+        yield _another(place, f"has {count} keys in place of {place.keys}")
+    elif any(page.found for page in pages):
+        yield _another(place, f"has a key that was written behind revision {place.seen}, which no event told")
 
 
 def _another(place: Place, what: str) -> GapError:
@@ -151,9 +167,9 @@ def _another(place: Place, what: str) -> GapError:
     )
 
 
-def _names(captured: Sequence[Captured]) -> str:
+def _names(prefixes: Iterable[bytes]) -> str:
     """Return a word for a set of prefixes."""
-    return f"{crc32(repr(sorted(one.prefix for one in captured)).encode()):08x}"
+    return f"{crc32(repr(sorted(prefixes)).encode()):08x}"
 
 
 def compacted(revision: int) -> GapError:

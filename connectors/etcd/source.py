@@ -75,7 +75,7 @@ class EtcdSource:
         """Do nothing: etcd holds no history for anybody."""
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
-        raise_first(refusals(self._connected(), Place.of(state.offset), self._captured))
+        raise_first(refusals(self._connected(), Place.of(state.offset), self._captured, state.carried.values()))
         self._stale = differences(state.carried, self._captured)
         return None
 

@@ -45,6 +45,11 @@ class Captured:
         return f"{'text' if self.is_text else 'bytes'} {self.prefix.hex()}"
 
 
+def prefix_of(stands: str) -> bytes:
+    """Return the prefix of a table, of what `Captured.stands` gave."""
+    return bytes.fromhex(stands.rpartition(" ")[2])
+
+
 def captured(prefixes: Mapping[str, KeyPrefix]) -> tuple[Captured, ...]:
     """Return the tables that the configuration makes of prefixes, sorted by name."""
     return tuple(_table(name, prefixes[name]) for name in sorted(prefixes, key=lambda name: name.split(".", 1)))

@@ -317,8 +317,9 @@ def test_killed_at_any_step_each_event_comes_once(url: str, point: str) -> None:
 
 
 def test_a_prefix_that_is_another_now_is_read_again(shop: EtcdShop) -> None:
-    """Keys of the old one become deletes."""
-    shop.etcd.put("others/1", b"x")
+    """Keys of the old one become deletes, all that the last transaction has written too."""
+    shop.etcd.commit({"others/1": b"x", **{f"orders/{name}": b"y" for name in "abcd"}})
+    shop.run()
     shop.items = (replace(shop.etcd.item("s.others", text=True), table="s.orders"),)
     warned = [f.about for f in check.check(shop.config, shop.state()).findings if f.level is Level.WARNING]
     assert warned == ["table s.orders"]

@@ -136,6 +136,29 @@ def test_a_column_is_dropped_as_the_documents_say(shop: Shop) -> None:
     assert shop.fold() == as_events(shop)
 
 
+def test_a_reading_comes_behind_all_events_of_the_last_transaction(shop: Shop) -> None:
+    """A row that went without an event is gone, and one that was altered without one has the later position."""
+    for time in range(2):
+        shop.do(f"UPDATE orders SET n = {time}")
+        if time:
+            shop.run()
+        shop.do('DROP TRIGGER "cdc:c:orders:update"', 'DROP TRIGGER "cdc:c:orders:delete"')
+        shop.do("UPDATE orders SET n = 7 WHERE id < 4", f"DELETE FROM orders WHERE id = {4 - time}")
+        shop.run()
+        assert shop.fold() == shop.rows()
+
+
+def test_a_reading_that_waits_begins_behind_what_was_written_before_it(shop: Shop) -> None:
+    """Also where the start that has found it was killed, and more was written before the next one."""
+    shop.do("UPDATE orders SET n = 1", 'DROP TRIGGER "cdc:c:orders:delete"', "DELETE FROM orders WHERE id = 4")
+    with pytest.raises(Killed):
+        shop.run(Faults(("sink.commit", 2), error=Killed))
+    assert shop.state().reading
+    shop.do("UPDATE orders SET n = 2 WHERE id = 1")
+    shop.run()
+    assert shop.fold() == shop.rows()
+
+
 def test_an_index_alone_reads_nothing_again(shop: Shop) -> None:
     """What changes the schema and not the triggers is no reason."""
     before = len(shop.events())
@@ -701,19 +724,24 @@ def test_a_table_that_is_gone_at_a_start_is_told(shop: Shop, caplog: pytest.LogC
     assert "keeps the rows" not in caplog.text
 
 
-def test_a_table_that_is_renamed_while_a_start_looks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its triggers cannot be made again under the old name: it is looked at again, and then it is told."""
+def test_a_table_that_is_altered_while_a_start_looks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its triggers cannot be made again as it was, nor under its old name: it is looked at again, and that is told."""
     captured = Catalog.captured
 
-    def renamed_behind(*arguments: Any) -> Any:
-        found = captured(*arguments)
-        monkeypatch.undo()
-        shop.do("ALTER TABLE orders RENAME TO orders_2026")
-        return found
+    def run(*statements: str) -> None:
+        def altered_behind(*arguments: Any) -> Any:
+            found = captured(*arguments)
+            monkeypatch.setattr(Catalog, "captured", captured)
+            shop.do(*statements)
+            return found
 
-    monkeypatch.setattr(Catalog, "captured", renamed_behind)
-    with pytest.raises(OperatorError, match=r"(?s)main\.orders does not exist.*main\.orders_2026"):
+        monkeypatch.setattr(Catalog, "captured", altered_behind)
         shop.run()
+
+    run(*(f'DROP TRIGGER "cdc:c:orders:{of}"' for of in ("insert", "update", "delete")), "ALTER TABLE orders DROP n")
+    assert shop.fold() == shop.rows()
+    with pytest.raises(OperatorError, match=r"(?s)main\.orders does not exist.*main\.orders_2026"):
+        run("ALTER TABLE orders RENAME TO orders_2026")
 
 
 def test_any_name_any_width_and_strict_tables(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def log_end(state: State, source: Source) -> str:
     Rows may have gone without events at any place of the log that is still to be followed: an event before its end
     does not say that a row is there, which a view that is taken later does.
     """
-    return Position(state.epoch, max(state.commit, source.current()) - 1, state.windows + 1).text
+    return Position(state.epoch, max(state.commit, source.current()) - 1, Position.window(state.windows)).text
 
 
 def read_again(state: State, tables: Iterable[str], source: Source) -> State:

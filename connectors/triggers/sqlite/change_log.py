@@ -273,6 +273,9 @@ class ChangeLog:
         return [name.decode() for (name,) in rows if name.decode() not in guards(self.names)]
 
     def _install(self, found: Found) -> None:
+        now = self.catalog.find(found.name)
+        if now is None or (now.kind, now.shape) != (found.kind, found.shape):
+            raise ChangedError(f"table {found.qualified} has just been altered, dropped or renamed: looking again")
         for name in self._ours():
             if name.startswith(self.names.trigger(found.name, "")):
                 self._do(f"DROP TRIGGER {quoted(name)}")
@@ -282,19 +285,14 @@ class ChangeLog:
         )  # fmt: skip
         broken = [self._broken(statement) for statement in written(found)]
         for statement in triggers(self.names, found, rows[0][0]).values():
-            try:
-                self._do(statement)
-            except OperatorError as exc:
-                if "no such table" not in exc.message:
-                    raise
-                raise ChangedError(f"{exc.message}: it has just been dropped or renamed, looking again") from exc
+            self._do(statement)
         for statement, before in zip(written(found), broken, strict=True):
-            if (now := self._broken(statement)) is not None and before is None:
+            if (wrong := self._broken(statement)) is not None and before is None:
                 raise OperatorError(
-                    f"table {found.qualified}: with triggers on it the application could not write it ({now.message}), "
-                    "and none were made",
+                    f"table {found.qualified}: with triggers on it the application could not write it "
+                    f"({wrong.message}), and none were made",
                     hint=f'leave it out: source.tables: […, "!{found.qualified}"]',
-                ) from now
+                ) from wrong
 
     def _broken(self, statement: str) -> CdcError | None:
         """Return why a statement cannot be prepared, which looks up all that the triggers name; None: it can.

@@ -8,7 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
-from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Row, Table, Transaction, TransactionBatch
+from cdc.model.change import (
+    Change,
+    Coordinates,
+    Idle,
+    Message,
+    Offset,
+    Op,
+    Position,
+    Row,
+    Table,
+    Transaction,
+    TransactionBatch,
+)
 from cdc.model.errors import BugError, ChangedError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Start
 from cdc.model.state import State
@@ -46,7 +58,10 @@ class SqliteSource(TriggerSource[Found]):
         self._shapes: dict[int, Table | None] = {}
         self._at: Offset = {}
         self._looked: list[int] = []
-        """Where the log ended when `current` was asked: no transaction that is given spans such a place."""
+        """Where the log ended when `current` was asked: no transaction that is given spans such a place.
+
+        One since which a table is read again outlives the process that has asked.
+        """
         self._schema = _NEVER
         """The file's schema version, as it was last looked at."""
         self._keyless: set[str] = set()
@@ -77,6 +92,7 @@ class SqliteSource(TriggerSource[Found]):
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         self._tell_of_gone(state.carried)  # whose triggers still tell what they are called now
+        self._looked = [Position.parse(str(of["since"])).commit for of in state.reading.values()]
         return super().verify(state)
 
     def _tell_of_gone(self, followed: Iterable[str]) -> None:
