@@ -150,7 +150,7 @@ class BatchLoop:
         try:
             self.swaps.look(now=True)
             applied = self.at.begin(spark, tell)
-            self.publisher.begin(self.at.held if applied is None else applied, checkpoint=self.at.checkpoint)
+            self.publisher.begin(applied, checkpoint=self.at.checkpoint)
             self.start.asides.forget_others()
             if self.start.applier.unread is not None:
                 self.start.applier.unread.begin(topics)

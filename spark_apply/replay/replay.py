@@ -98,7 +98,10 @@ def _begun(made: ApplyConfig) -> tuple[Replayed, Container[str]] | None:
         applied = checkpoints.ends_committed(spark, folder)
         ends = applied or checkpoints.began_at(spark, folder)
         first = checkpoints.first_began_at(spark, place)
-        return None if ends is None else (Replayed(ends, goes_on=applied is not None, left={}, first=first), copies)
+        if ends is None:
+            return None
+        later = any(at > first[topic].get(number, at) for topic, of in ends.items() for number, at in of.items())
+        return Replayed(ends, goes_on=applied is not None or later, left={}, first=first), copies
 
 
 def _usable(config: ApplyConfig, name: str, began: Container[str] | None) -> tuple[Chosen, dict[str, Unusable]]:

@@ -15,13 +15,17 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
+from cdc.model.change import Position
 from cdc.model.errors import CdcError, OperatorError
+from cdc.model.state import Phase
 from cdc.offsets.exported import Exported
 from spark_apply.events.kafka import stream
+from spark_apply.job.batch_loop import BatchLoop
 from spark_apply.job.checkpoint.files import AGAIN
-from spark_apply.job.job import run_apply
+from spark_apply.job.job import Replayed, run_apply
 from spark_apply.job.plan import run_plan
 from spark_apply.replay import offsets
+from spark_apply.replay import replay as replays
 from spark_apply.spark.at_work import at_work
 from spark_apply.stores.tantivy.store import TantivyStore
 from tests.conftest import Database
@@ -288,3 +292,42 @@ def test_a_run_of_once_reads_to_the_end_it_found(setting: Setting, monkeypatch: 
     assert setting.apply().batches == 0
     (folder,) = (setting.folder / "checkpoints").iterdir()
     assert set(json.loads((folder / "cdc-topics.json").read_text())) == {table.topic}
+
+
+def _killed_behind_its_batch(monkeypatch: pytest.MonkeyPatch, start: Callable[[], object]) -> None:
+    """A job's first batch is in the stores, and Spark has not noted it."""
+    real = BatchLoop._apply
+
+    def apply(loop: BatchLoop, *given: Any) -> None:
+        real(loop, *given)
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchLoop, "_apply", apply)
+        with pytest.raises(OperatorError, match="Spark stopped"):
+            start()
+
+
+def test_a_query_that_was_killed_in_its_first_batch_goes_on_where_it_had_begun(
+    apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had come before is not read again, and so is not taken for gone from the topics: live, and in a replay."""
+    setting = Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="postgres", url=postgres18.url))
+    table, later, publisher = setting.table(), setting.table("later"), setting.publisher()
+    publisher.create([table, later], partitions=1)
+    records = [r for n in range(5) for r in table.event("c", order(n), position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, [table, later], [*records, *later.event("c", order(7), position(19))])
+    alone, both = setting.config("public.orders"), setting.config("public.orders", "public.later")
+    setting.apply(alone)
+    replays.run(replays.prepare(both, name="r", since=Position(1, 12, 1)), once=True)
+    more = [*table.event("u", order(1, "x"), position(30)), *table.event("d", order(2), position(31))]
+    publisher.stand(Phase.STREAM, 40, [table, later], more)
+    ends = {topic: {int(n): end for n, end in of.items()} for topic, of in offsets.export(alone).ends.items()}
+    begun = Replayed(ends, goes_on=True, left={})  # as a round behind new tables begins
+    _killed_behind_its_batch(monkeypatch, lambda: run_apply(both, once=True, replayed=begun))
+    again = replays.prepare(alone, name="r", since=None)
+    _killed_behind_its_batch(monkeypatch, lambda: replays.run(again, once=True))
+    assert setting.apply(both).tables[table.qualified]["copy"].events == 2, "nothing is read again"
+    assert setting.contents(table) == setting.folded(table, [*records, *more])
+    replays.run(replays.prepare(alone, name="r", since=None), once=True)
+    assert postgres18.rows("SELECT id, status FROM orders_r ORDER BY id") == [(1, "x"), (3, "new"), (4, "new")]

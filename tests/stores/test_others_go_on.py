@@ -313,11 +313,12 @@ def test_columns_that_another_hand_has_exchanged(postgres18: Database) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("to", ["an earlier mark", "no mark", "an earlier mark, altered"])
+@pytest.mark.parametrize("to", ["an earlier mark", "no mark", "an earlier mark, altered", "an earlier mark, reopened"])
 def test_a_server_that_loses_what_it_had_committed_while_the_job_runs(postgres18: Database, to: str) -> None:
     """As by a fail-over, or a crash under `synchronous_commit = off`: a copy is opened again, and goes on from there.
 
-    Also where the next batch brings another version of the table, so that the copy is opened before it is written.
+    Also where the next batch brings another version of the table, so that the copy is opened before it is written, or
+    has just been opened, as when a job starts.
 
     Written on, a copy would say that it has what came between. Where nothing was lost, a new session goes on.
     """
@@ -337,6 +338,8 @@ def test_a_server_that_loses_what_it_had_committed_while_the_job_runs(postgres18
     store.fold([], shown(3))
     ((kept,),) = postgres18.rows("SELECT mark FROM cdc_apply.copies WHERE name = 'lost'")
     store.fold([], shown(5))
+    if "reopened" in to:
+        store.open(tables["lost"])
     found = "NULL" if to == "no mark" else f"'{kept}'"
     postgres18.execute(
         f"UPDATE cdc_apply.copies SET mark = {found} WHERE name = 'lost'",

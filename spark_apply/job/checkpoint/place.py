@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplyConfig
+from spark_apply.events.kafka.offsets import partition_bounds
 from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.topics.identity import FollowedTopics
 from spark_apply.job.topics.retention import require_offsets
@@ -38,11 +39,13 @@ class Place:
         return {topic: of for topic, of in found.items() if of}
 
     def begin(self, spark: SparkSession, tell: Callable[[str], None]) -> Ends | None:
-        """Return the end offsets of the last batch that was applied.
+        """Return the end offsets of the last batch that was applied, or what was applied before the first one.
 
         Raises OperatorError for a checkpoint that is damaged, of other topics, or of offsets that are gone.
         """
         applied = checkpoints.ends_committed(spark, self.checkpoint)
+        if applied is None and self.since is None:
+            applied = self._began_behind(spark)
         noted = checkpoints.noted_topics(spark, self.checkpoint)
         for line in self.topics.compare(noted, self.checkpoint):
             tell(line)
@@ -51,7 +54,22 @@ class Place:
             checkpoints.note_topics(spark, self.checkpoint, now)
         logs = [topic for topic, table in self.topics.tables.items() if table.history]
         require_offsets(self.topics.source, applied, logs=logs)
-        return applied
+        return self.held if applied is None else applied
+
+    def _began_behind(self, spark: SparkSession) -> Ends | None:
+        """Return where a query that was killed in its first batch had begun, of topics not read from their beginnings.
+
+        It had begun where the copies were, since tables had come: nothing of before is read again.
+        """
+        began = checkpoints.began_at(spark, self.checkpoint) or {}
+        bounds = partition_bounds(self.topics.source, sorted(began), "read_committed") if began else {}
+        firsts = {place: first for place, (first, _) in bounds.items()}
+        behind = {
+            topic: of
+            for topic, of in began.items()
+            if any(at > firsts.get((topic, number), at) for number, at in of.items())
+        }
+        return behind or None
 
 
 def known_identities(

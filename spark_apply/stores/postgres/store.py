@@ -96,7 +96,7 @@ class PostgresStore:
         self._columns: dict[str, tuple[int | None, dict[str, int | str]]] = {}
         """By table, a hash of the columns that its copy had when they were looked at last, and their numbers."""
         self._reached: dict[str, Offsets] = {}
-        """By table, the offsets up to which this job has written its copy."""
+        """By table, the offsets up to which its copy was written when this job has opened or written it last."""
         self._behind: set[str] = set()
         """Tables whose copies have not what was written, which was told: they go on from what they have once opened."""
 
@@ -134,7 +134,7 @@ class PostgresStore:
             tables.evolve(cur, self._copies.tables(table, copy, self._role))
             self._fits(table, self._copies.required(cur, table, self._role))
             self._staged.pop(table.qualified, None)
-            self._reached.pop(table.qualified, None)
+            self._reached[table.qualified] = copy.mark.ends if copy.mark else {}
             self._behind.discard(table.qualified)
         self._tables[table.qualified] = table
         return identity
