@@ -54,6 +54,9 @@ from cdc.model.state import Phase, State
 Ends = Mapping[str, Mapping[int, int]]
 """By topic and partition, the offset behind the last record read."""
 
+BEHIND: Final = "behind"
+"""What a view job's `State.offset` has where views could not be taken to its position: their relations."""
+
 LOST = -1
 """In place of a version: the copy has lost columns of rows that are there, and waits to be made again."""
 
@@ -149,7 +152,7 @@ class Barrier:
     source_ms: int | None
     highs: Ends
     gone: frozenset[str] = frozenset()
-    """The tables that are followed, and that the connector captures no more: nothing is written of them."""
+    """The tables that are followed and do not go on: their connector captures them no more, or has stopped the view."""
 
     def passed(self, ends: Ends) -> bool:
         """Whether batches up to `ends` have read everything before it."""
@@ -196,6 +199,12 @@ class Barriers:
             return dict(self._passed)
 
 
+def kept_up(state: State) -> frozenset[str]:
+    """Return the tables that go on with a State; a view that is stopped stays where it was."""
+    behind: Iterable[str] = state.offset.get(BEHIND, ())  # type: ignore[assignment]
+    return frozenset(state.tables).difference(behind)
+
+
 def complete_tables(state: State, tables: Iterable[str]) -> frozenset[str] | None:
     """Return those of `tables` whose topics hold every event below `state`; None while the first snapshot runs.
 
@@ -204,10 +213,11 @@ def complete_tables(state: State, tables: Iterable[str]) -> frozenset[str] | Non
     """
     if state.phase is not Phase.STREAM:
         return None
+    there = kept_up(state)
     return frozenset(
         table
         for table in tables
-        if table in state.tables and not (table in state.reading and state.reading[table]["required"])
+        if table in there and not (table in state.reading and state.reading[table]["required"])
     )
 
 

@@ -332,6 +332,8 @@ _ALTERED = {
     'ALTER TABLE cdc_views_steps."public.x" ALTER v TYPE smallint': "public.x",
     'ALTER TABLE cdc_views_steps."public.x" ALTER k TYPE text': "public.x",  # it has another collation then
     'ALTER TABLE cdc_views_steps."public.x" SET UNLOGGED': "public.x",
+    'TRUNCATE cdc_views_steps."public.x"': "public.x",
+    'DELETE FROM cdc_views_steps."view.sums"': "view.sums",
     'DROP TABLE cdc_views_steps."pending public.x"': "pending public.x",
     'DROP TABLE cdc_views_steps."view.sums"': "view.sums",
     'DROP TABLE cdc_views_steps.views, cdc_views_steps."view.sums"': "views",

@@ -17,6 +17,7 @@ from cdc.config.apply_config import ApplySource
 from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
+from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, StateInUseError, ViewState, place
 from spark_apply.views.model.uses import TableUse, Way
@@ -44,6 +45,17 @@ def damaged(whole: bytes, how: str) -> bytes:
         "another version": whole[:12] + b"\xc8" + whole[13:],
         "no database": b"state" * 1000,
     }[how]
+
+
+def test_events_that_wait_in_the_lake_are_let_go_of_with_the_others(tmp_path: Path) -> None:
+    """Their topic is read from its beginning: a row that it does not have any more would be among them for ever."""
+    state = ClusterState(tmp_path, memory="100MB")
+    state.prepare_table("public.t", [("id", Kind("int64"))], (), ("id",))
+    with state.transaction():
+        state.execute("INSERT INTO lake.waiting VALUES ('public.t', 7, ''), ('public.u', 8, '')")
+        state.clear_waiting("public.t")
+    assert state.named() == [("waiting", "public.u", 8)]
+    state.close()
 
 
 def test_a_state_that_an_earlier_release_has_made_is_known_until_it_is_made_again(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from cdc.model.state_records import StateReader
 from spark_apply.events.kafka.client import client_settings, unreachable
 from spark_apply.events.kafka.offsets import committed_ends
 from spark_apply.events.kafka.topics import existing_topics, partition_counts, position_topic
-from spark_apply.model.completeness import Barrier, Barriers, complete_tables, position_of
+from spark_apply.model.completeness import Barrier, Barriers, complete_tables, kept_up, position_of
 from spark_apply.model.target_table import TargetTable
 
 _POLL_S = 0.1
@@ -172,7 +172,7 @@ class PositionWatcher:
             tables = complete_tables(state, self._followed[connector])
             if tables is not None:
                 topics = {self._followed[connector][table] for table in tables}
-                highs, gone = self._highs(topics), frozenset(self._followed[connector]).difference(state.tables)
+                highs, gone = self._highs(topics), frozenset(self._followed[connector]).difference(kept_up(state))
                 self.barriers.add(Barrier(connector, tables, position_of(state), state.source_ms or None, highs, gone))
             del self._moved[connector]
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from cdc.config.views import VIEW_SCHEMA
 from cdc.model.errors import OperatorError
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.checkpoint.files import AGAIN
@@ -232,6 +233,11 @@ class WatermarkPublisher:
         barrier = self._passed.get(route.table.connector)
         if barrier is None or route.table.qualified not in barrier.gone:
             return ""
+        if route.table.schema == VIEW_SCHEMA:
+            return (
+                f"view job {barrier.connector} has stopped it, or does not have it any more: cdc view status with that "
+                "job's file says why"
+            )
         return (
             f"connector {barrier.connector} captures it no more: it was dropped, renamed, or is not in source.tables; "
             "take the view out of the file, or capture the table again"

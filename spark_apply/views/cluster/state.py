@@ -62,6 +62,10 @@ class ClusterState(ViewState):
             for schema in ("over", "gone"):
                 self.execute(f"DROP TABLE IF EXISTS {place(schema, relation)}")
 
+    def clear_waiting(self, relation: str) -> None:
+        super().clear_waiting(relation)
+        self.execute("DELETE FROM lake.waiting WHERE name = ?", [relation])
+
     def arrow(self, statement: str, parameters: object = None) -> pa.Table:
         """Return the rows of a query as Arrow."""
         with self._reached():

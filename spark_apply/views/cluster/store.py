@@ -12,9 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from cdc.model.errors import OperatorError
-from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Batch
-from spark_apply.model.target_table import TargetTable
 from spark_apply.views.cluster.containment import LONGEST_S
 from spark_apply.views.cluster.kept_rows import MOST_OVER, Kept
 from spark_apply.views.cluster.lake import ROWS, Lake
@@ -83,10 +81,3 @@ class ClusterStore(ViewStore):
     def _count(self, view: View) -> int:
         found = self.state.rows("SELECT number FROM lake.kept WHERE name = ?", [view.relation])
         return int(found[0][0]) if found else 0
-
-    def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        super(ClusterStore, self).set_mark(table, mark)
-        if not mark.ends:
-            with self.state.transaction():
-                for use in self._running.uses_of(table.qualified):
-                    self.state.execute("DELETE FROM lake.waiting WHERE name = ?", [use.relation])

@@ -84,6 +84,7 @@ def take_over(table: SourceTable, state: DatabaseState, limit: str) -> None:
     listed = ", ".join([*map(quoted, columns_of(table)), POSITION])
     state.execute(f"DELETE FROM {rows} b USING {temporary('changed', relation)} n WHERE {joined}")
     state.execute(f"INSERT INTO {rows} ({listed}) SELECT {listed} FROM {temporary('coming', relation)}")
+    state.grow(relation, temporary("coming", relation), temporary("was", relation))
     state.execute(
         f"UPDATE {rows} b SET {POSITION} = n.{POSITION} FROM {newest} n "
         f"WHERE {joined} AND NOT n.{_DIFFERS} AND n.{_THERE} AND n.{POSITION} > b.{POSITION}"

@@ -1,4 +1,4 @@
-"""Knows the tables of a job's schema as it has left them: what another hand has dropped or altered is found out.
+"""Knows the tables of a job's schema as it has left them: what another hand has dropped, altered or emptied it tells.
 
 A table that is gone would be made again, empty, and be taken for one of which all events were read.
 """
@@ -9,7 +9,8 @@ import json
 from typing import Final
 
 from spark_apply.stores.postgres.session.server import Cursor
-from spark_apply.views.database.names import is_ours, short
+from spark_apply.views.database.names import base, is_ours, short
+from spark_apply.views.model.values import text
 
 _LAYOUT: Final = """
 SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), coalesce(l.collname, ''), c.relpersistence
@@ -17,6 +18,13 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute 
 LEFT JOIN pg_collation l ON l.oid = a.attcollation
 WHERE n.nspname = %s AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
 """
+_WITH_ROWS: Final = """
+SELECT relation FROM sizes WHERE rows > 0 AND (
+    relation IN (SELECT relation FROM kept) OR relation IN (SELECT 'view.' || name FROM views)
+    OR split_part(relation, '#', 1) IN (SELECT name FROM views)
+)
+"""
+"""Relations that are read, and had rows after the last step."""
 
 
 def keep(cursor: Cursor, schema: str) -> None:
@@ -27,7 +35,24 @@ def keep(cursor: Cursor, schema: str) -> None:
 
 
 def touched(cursor: Cursor, schema: str) -> str | None:
-    """Name a table that is read, and is not as the job has left it; None where all are, or none is known."""
+    """Name a table that is read, and is not as the job has left it; None where all are, or none is known.
+
+    Of rows it is known alone whether there are any: to count them takes long.
+    """
+    return _altered(cursor, schema) or _emptied(cursor)
+
+
+def _emptied(cursor: Cursor) -> str | None:
+    cursor.execute(_WITH_ROWS)
+    there = [of for (of,) in cursor.fetchall()]
+    one = " UNION ALL ".join(f"SELECT {text(short(of))} WHERE NOT EXISTS (SELECT FROM {base(of)})" for of in there)
+    if not one:
+        return None
+    cursor.execute(f"{one} LIMIT 1")
+    return next((str(name) for (name,) in cursor.fetchall()), None)
+
+
+def _altered(cursor: Cursor, schema: str) -> str | None:
     cursor.execute("SELECT value FROM meta WHERE name = 'layout'")
     kept = cursor.fetchall()
     gone = {tuple(row) for (text,) in kept for row in json.loads(text)} - _layout(cursor, schema)

@@ -393,7 +393,7 @@ class DatabaseState(ViewState):
         """Drop the rows of relations."""
         self._altering()
         for relation in relations:
-            self.execute(f"DROP TABLE IF EXISTS {base(relation)}")
+            self.execute(f"DROP TABLE IF EXISTS {base(relation)}; DELETE FROM sizes WHERE relation = {text(relation)}")
 
     def forget_table(self, relation: str) -> None:
         self.forget([relation])

@@ -36,6 +36,7 @@ from cdc.model.ledger import loss, to_record
 from cdc.model.state import Phase, State
 from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.job.watermarks.progress import ORIGIN
+from spark_apply.model.completeness import BEHIND
 from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.planning.definitions import Definition, Text
 from spark_apply.views.planning.view import View
@@ -306,12 +307,16 @@ class ViewOutput:
                 self.sink.write(encoder.topic, key.encode(), value)
                 if after is None:
                     self.sink.write(encoder.topic, key.encode(), None)
+        offset = {name: about[name] for name in ("seq", "step", "position", "streams", "token") if name in about}
+        computed = {name for (name,) in self.state.rows("SELECT name FROM views")}
+        if behind := sorted(view.relation for view in self.views if view.name not in computed):
+            offset[BEHIND] = behind  # readers must not take what they were for what they are at this position
         state = State(
             connector=self.job,
             identity={"kind": SOURCE, ORIGIN: self.origin},
             phase=Phase.STREAM,
             epoch=at.epoch,
-            offset={name: about[name] for name in ("seq", "step", "position", "streams", "token") if name in about},
+            offset=offset,
             commit=at.commit,
             source_ms=about["clock_ms"] or 0,
             tables=tuple(sorted(view.relation for view in self.views)),

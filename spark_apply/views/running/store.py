@@ -122,8 +122,10 @@ class ViewStore:
     def begin(self) -> None:
         """Publish what a killed job has left, and find out which views are to be computed whole."""
         known = dict(self.state.rows("SELECT name, fingerprint FROM views"))
-        self._running.stale = {view.name for view in self.views if known.get(view.name) != view.fingerprint}
-        self._running.stale |= self.output.lost | self.rebuilt
+        fit = {view.name for view in self.views if known.get(view.name) == view.fingerprint} - self.output.lost
+        self._running.stale = {view.name for view in self.views} - fit | self.rebuilt
+        for name in known.keys() - fit:  # what tells so is sent or dropped next, and this start may end at any time
+            self.state.execute("DELETE FROM views WHERE name = ?", [name])
         self.output.flush()
         self._keep_tables()
         self._asked_before = self.state.get("again")
@@ -306,8 +308,7 @@ class ViewStore:
         if self.rebuilt and self.rebuilt <= {view.name for view in views}:
             self.output.answers, self.rebuilt = self.answers, set()
         for use in self.uses:
-            late = step.late.get(use.relation)
-            if late:
+            if late := step.late.get(use.relation):
                 self.output.tell(f"warning: {late:,} events of {use.table} came later than keep: they are left out")
         self._running.computed(views)
 
@@ -354,9 +355,8 @@ class ViewStore:
         self.state.execute("DELETE FROM views")
         for view in views:
             self.state.execute("INSERT INTO views VALUES (?, ?)", [view.name, view.fingerprint])
-        folded = [of for name, of in self._tables.items() if name not in self._running.left_out]
-        for of in folded:
-            self._marks.reload(of, due=False)
+        for name in self._tables.keys() - self._running.left_out:
+            self._marks.reload(self._tables[name], due=False)
         ((last,),) = self.state.rows("SELECT max(seq) FROM outbox")
         seq = int(last if last is not None else self.state.get("seq") or 0)
         number = int(self.state.get("step") or 0) + 1
