@@ -368,8 +368,9 @@ class Pipeline:
         refuse_needed(source, partial(self._needs, ran_before=captured_before))
         raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))
         shown = self._settings.rules.shown(tables)
-        raise_of_topics(self._settings.formats.refusals(shown, self._sink.topic, first=not ran_before))
-        raise_first(self._settings.routes.refusals(tables, first=not ran_before))
+        of = self._settings.formats.refusals(shown, self._sink.topic, first=not ran_before, beside=beside)
+        raise_of_topics(of)
+        raise_first(self._settings.routes.refusals(tables, first=not ran_before, beside=beside))
         self._startup.learn_formats(source, tables, self._without.captured)
         raise_first(outbox.refusals(self._settings.outbox, tables, beside))
         if not ran_before:

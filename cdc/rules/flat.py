@@ -9,7 +9,7 @@ or a foreign one. The header goes wherever the record goes, through compaction t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -134,15 +134,21 @@ class Formats:
         return ",".join((f"{of.shape} {of.encoding}{decimals}", *metadata))
 
     def refusals(
-        self, tables: Sequence[Table], topic: Callable[[Table], str], *, first: bool = False
+        self,
+        tables: Sequence[Table],
+        topic: Callable[[Table], str],
+        *,
+        first: bool = False,
+        beside: Collection[str] = (),
     ) -> Iterator[OperatorError]:
         """Give why tables, as published, cannot have their formats; before the `first` run, also what no table has.
 
-        Later a table may be gone of which the file still speaks: that is no reason to stop.
+        Later a table may be gone of which the file still speaks: that is no reason to stop. Nor is one of those
+        `beside`, which are left out for now.
         """
         said = [("sink.formats", item) for item in self._formats] + [("sink.log.tables", item) for item in self._logs]
         for where, item in said if first else ():
-            if not any(matches(item, table.qualified) for table in tables):
+            if not any(matches(item, name) for name in (*(table.qualified for table in tables), *beside)):
                 yield OperatorError(
                     f"{where}: “{item}” matches no table that is captured",
                     hint="as schema.table, with * and ?; cdc check CONNECTOR.yaml names the tables",

@@ -13,7 +13,7 @@ out) reads its records alone: a sink's `records` and `records_from` give no othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -82,10 +82,15 @@ class Routes:
         route = self.of(table)
         return route is not None and route.of_source
 
-    def refusals(self, tables: Sequence[Table], *, first: bool) -> Iterator[OperatorError]:
-        """Give why captured tables cannot be routed so; before the `first` run, also a route that no table has."""
+    def refusals(
+        self, tables: Sequence[Table], *, first: bool, beside: Collection[str] = ()
+    ) -> Iterator[OperatorError]:
+        """Give why captured tables cannot be routed so; before the `first` run, also a route that no table has.
+
+        `beside` are tables that are left out for now.
+        """
         for at, route in enumerate(self._routes if first else ()):
-            if not any(matches(route.tables, table.qualified) for table in tables):
+            if not any(matches(route.tables, name) for name in (*(table.qualified for table in tables), *beside)):
                 yield OperatorError(
                     f"sink.route[{at}].from: “{route.tables}” matches no table that is captured",
                     hint="as schema.table, with * and ?, in the capital and small letters that the database has; "

@@ -378,7 +378,7 @@ def test_a_row_stays_where_its_key_gets_another_form(
         connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], sink={"format": form})
         connector.catch_up()
         postgres18.execute("DELETE FROM t WHERE id = (SELECT max(id) FROM t)")
-        connector.catch_up()
+    connector.catch_up()
     there = dict[int, bool]()
     with mock.patch.dict(os.environ, connector.environment):
         for change in cdc.follow(connector.file, until_caught_up=True):

@@ -24,6 +24,7 @@ from cdc.capture.pipeline import Parts, Pipeline, Report, Settings
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.published.encryption import EncryptRule
 from cdc.config.published.outbox import OutboxConfig
+from cdc.config.published.route import RouteConfig
 from cdc.formats.reading import Reading
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import UNCHANGED, Change, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch
@@ -47,6 +48,7 @@ from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.encryption import MasterKey
 from cdc.rules.flat import Formats
 from cdc.rules.keyring import Keyring
+from cdc.rules.routes import Routes
 from cdc.testing import (
     At,
     Faults,
@@ -450,6 +452,22 @@ def test_a_start_does_without_what_a_pattern_brings(
         pipeline(A, C).run(until_caught_up=True)
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        {"formats": Formats(formats={"s.c*": "flat"}, logs=["s.*c"])},
+        {"routes": Routes([RouteConfig(tables="s.c*", to="r", key="+source")], logged=lambda name: name == "s.c")},
+    ],
+    ids=["formats and logs", "routes"],
+)
+def test_the_items_of_a_table_that_a_first_start_leaves_out_wait_for_it(bench: Bench, items: Any) -> None:
+    """They ended it in the end: “matches no table that is captured”, of what it had just left out."""
+    of = Settings(connector="c", prefix="p", by_pattern=lambda name: name == "s.c", **items)
+    sink = MemorySink(bench.kafka, "c", "p", routes=of.routes)
+    _leaving_out(bench, A, C, settings=of, sink=sink).run(until_caught_up=True)
+    assert bench.state().tables == ("s.a",)
+
+
 def _leaving_out(bench: Bench, *tables: Table, **more: Any) -> Pipeline:
     """One that opens its source without some of the tables, where it is told to, as `cdc run` does."""
 
@@ -461,7 +479,7 @@ def _leaving_out(bench: Bench, *tables: Table, **more: Any) -> Pipeline:
         open_source=opened,
         leaving_out=lambda names: partial(opened, names),
         open_snapshotter=lambda: MemorySnapshotter(bench.log),
-        sink=MemorySink(bench.kafka, "c", "p"),
+        sink=more.pop("sink", None) or MemorySink(bench.kafka, "c", "p"),
         **more,
     )
 

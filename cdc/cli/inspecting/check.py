@@ -100,9 +100,11 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables, told)]
         formats = Formats.of_sink(config.sink)
         shown = checked.tables if wrong else rules.shown(checked.tables)
-        findings += [refused("format", error) for error in formats.refusals(shown, place.topic, first=state is None)]
+        of = formats.refusals(shown, place.topic, first=state is None, beside=beside)
+        findings += [refused("format", error) for error in of]
         routes = Routes.of_sink(config.sink, formats.text)
-        findings += [refused("route", error) for error in routes.refusals(checked.tables, first=state is None)]
+        away = routes.refusals(checked.tables, first=state is None, beside=beside)
+        findings += [refused("route", error) for error in away]
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
     if ours is not None and checked.identity:
