@@ -724,6 +724,15 @@ def test_a_table_that_is_gone_at_a_start_is_told(shop: Shop, caplog: pytest.LogC
     assert "keeps the rows" not in caplog.text
 
 
+def test_a_table_and_the_change_tables_are_gone_at_a_start(shop: Shop) -> None:
+    """What would tell of the table is gone, too: that is a gap, and it can be closed."""
+    shop.do("CREATE TABLE other (id INTEGER PRIMARY KEY)")
+    shop.tables = ("main.*",)
+    shop.run()
+    script = "DROP TABLE other; DROP TABLE cdc_c_shapes; DELETE FROM orders WHERE id = 1"
+    laws.what_cannot_be_followed_is_a_verdict(shop, script, "change table missing")
+
+
 def test_a_table_that_is_altered_while_a_start_looks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its triggers cannot be made again as it was, nor under its old name: it is looked at again, and that is told."""
     captured = Catalog.captured

@@ -91,6 +91,7 @@ class SqliteSource(TriggerSource[Found]):
                     log.warning("table %s: %s", found.qualified, warning)
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
+        raise_first(self._log().refusals(state.offset))
         self._tell_of_gone(state.carried)  # whose triggers still tell what they are called now
         self._looked = [Position.parse(str(of["since"])).commit for of in state.reading.values()]
         return super().verify(state)
