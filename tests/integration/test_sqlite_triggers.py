@@ -159,6 +159,25 @@ def test_a_reading_that_waits_begins_behind_what_was_written_before_it(shop: Sho
     assert shop.fold() == shop.rows()
 
 
+REPLACED = {
+    "insert": "REPLACE INTO orders VALUES (2, 'x', 1)",
+    "update": "UPDATE OR REPLACE orders SET id = 2 WHERE id = 1",
+    "recursively": "PRAGMA recursive_triggers = ON; REPLACE INTO orders VALUES (2, 'x', 1)",
+}
+
+
+@pytest.mark.parametrize("how", sorted(REPLACED))
+def test_a_row_that_is_replaced_by_one_that_is_not_published(tmp_path: Path, how: str) -> None:
+    """It is deleted, as one that is altered to be so, and once."""
+    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders VALUES (1, 'a', 1), (2, 'b', 5), (3, 'c', 5)")
+    shop.rules = {"where": {"main.orders": "n > 2"}}
+    shop.run()
+    shop.do(REPLACED[how], "REPLACE INTO orders VALUES (3, 'd', 6)", "INSERT INTO orders VALUES (9, 'hidden', 1)")
+    shop.run()
+    assert shop.fold() == shop.rows("SELECT * FROM orders WHERE n > 2")
+    assert [event["op"] for event in shop.events()] == ["r", "r", "d", "d", "c"]
+
+
 def test_an_index_alone_reads_nothing_again(shop: Shop) -> None:
     """What changes the schema and not the triggers is no reason."""
     before = len(shop.events())

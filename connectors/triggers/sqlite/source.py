@@ -277,7 +277,7 @@ class SqliteSource(TriggerSource[Found]):
         return self._session
 
     def _log(self) -> ChangeLog:
-        return ChangeLog(self._connected(), self._config.name)
+        return ChangeLog(self._connected(), self._config.name, self._config.source.where)
 
 
 def _transaction(end: int, at_ms: int, changes: Iterator[Change] | list[Change]) -> Transaction:
