@@ -159,6 +159,25 @@ def test_a_reading_that_waits_begins_behind_what_was_written_before_it(shop: Sho
     assert shop.fold() == shop.rows()
 
 
+REPLACED = {
+    "insert": "REPLACE INTO orders VALUES (2, 'x', 1)",
+    "update": "UPDATE OR REPLACE orders SET id = 2 WHERE id = 1",
+    "recursively": "PRAGMA recursive_triggers = ON; REPLACE INTO orders VALUES (2, 'x', 1)",
+}
+
+
+@pytest.mark.parametrize("how", sorted(REPLACED))
+def test_a_row_that_is_replaced_by_one_that_is_not_published(tmp_path: Path, how: str) -> None:
+    """It is deleted, as one that is altered to be so, and once."""
+    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders VALUES (1, 'a', 1), (2, 'b', 5), (3, 'c', 5)")
+    shop.rules = {"where": {"main.orders": "n > 2"}}
+    shop.run()
+    shop.do(REPLACED[how], "REPLACE INTO orders VALUES (3, 'd', 6)", "INSERT INTO orders VALUES (9, 'hidden', 1)")
+    shop.run()
+    assert shop.fold() == shop.rows("SELECT * FROM orders WHERE n > 2")
+    assert [event["op"] for event in shop.events()] == ["r", "r", "d", "d", "c"]
+
+
 def test_an_index_alone_reads_nothing_again(shop: Shop) -> None:
     """What changes the schema and not the triggers is no reason."""
     before = len(shop.events())
@@ -722,6 +741,15 @@ def test_a_table_that_is_gone_at_a_start_is_told(shop: Shop, caplog: pytest.LogC
     caplog.clear()
     shop.run()
     assert "keeps the rows" not in caplog.text
+
+
+def test_a_table_and_the_change_tables_are_gone_at_a_start(shop: Shop) -> None:
+    """What would tell of the table is gone, too: that is a gap, and it can be closed."""
+    shop.do("CREATE TABLE other (id INTEGER PRIMARY KEY)")
+    shop.tables = ("main.*",)
+    shop.run()
+    script = "DROP TABLE other; DROP TABLE cdc_c_shapes; DELETE FROM orders WHERE id = 1"
+    laws.what_cannot_be_followed_is_a_verdict(shop, script, "change table missing")
 
 
 def test_a_table_that_is_altered_while_a_start_looks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

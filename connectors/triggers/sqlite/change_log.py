@@ -23,12 +23,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cdc.config.table_patterns import matches
 from cdc.model.change import Offset
 from cdc.model.errors import CdcError, ChangedError, GapError, OperatorError
 from connectors.triggers.change_tables import CLOSE_THE_GAP
@@ -68,8 +69,9 @@ def offset(log: str, seq: int, at_ms: int) -> Offset:
 class ChangeLog:
     """Is one connector's change table, through a session that stays the caller's."""
 
-    def __init__(self, session: Session, connector: str) -> None:
-        self._session = session
+    def __init__(self, session: Session, connector: str, where: Collection[str] = ()) -> None:
+        """`where` names the tables of which not all rows are published, for who makes or compares triggers."""
+        self._session, self._where = session, where
         self.names = Names(connector)
         self._changes = quoted(self.names.changes)
         self._shapes = quoted(self.names.shapes)
@@ -229,7 +231,7 @@ class ChangeLog:
     ) -> str | None:
         if newest is None or newest[1] != found.shape:
             return None
-        wanted = triggers(self.names, found, newest[0]) | guards(self.names)
+        wanted = self._triggers(found, newest[0]) | guards(self.names)
         if any(there.get(name, (0, ""))[1] != statement for name, statement in wanted.items()):
             return None
         places = [f"{there[name][0]} {statement}" for name, statement in sorted(wanted.items())]
@@ -247,7 +249,7 @@ class ChangeLog:
 
     def install(self, found: Iterable[Found], captured: Iterable[Found]) -> None:
         """Make the triggers of tables, in place of theirs; drop those of tables that are not captured any more."""
-        keep = {name for one in captured for name in triggers(self.names, one, 0)}
+        keep = {name for one in captured for name in self._triggers(one, 0)}
         with self.writing():
             for name in self._ours():
                 if name not in keep:
@@ -284,7 +286,7 @@ class ChangeLog:
             found.shape.to_json(),
         )  # fmt: skip
         broken = [self._broken(statement) for statement in written(found)]
-        for statement in triggers(self.names, found, rows[0][0]).values():
+        for statement in self._triggers(found, rows[0][0]).values():
             self._do(statement)
         for statement, before in zip(written(found), broken, strict=True):
             if (wrong := self._broken(statement)) is not None and before is None:
@@ -293,6 +295,10 @@ class ChangeLog:
                     f"({wrong.message}), and none were made",
                     hint=f'leave it out: source.tables: […, "!{found.qualified}"]',
                 ) from wrong
+
+    def _triggers(self, found: Found, shape: int) -> dict[str, str]:
+        some = any(matches(pattern, found.qualified) for pattern in self._where)
+        return triggers(self.names, found, shape, some=some)
 
     def _broken(self, statement: str) -> CdcError | None:
         """Return why a statement cannot be prepared, which looks up all that the triggers name; None: it can.

@@ -39,7 +39,7 @@ class _Check(Probes[Found]):
         except CdcError as exc:
             return self._checked([refused("file", exc)])
         with closing(session):
-            changes = ChangeLog(session, self._config.name)
+            changes = ChangeLog(session, self._config.name, self._config.source.where)
             if self._state is not None:
                 then = self._state.identity.get("file", "")
                 if changes.was_moved(then, self._identity["file"], self._state.offset):

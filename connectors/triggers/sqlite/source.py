@@ -91,6 +91,7 @@ class SqliteSource(TriggerSource[Found]):
                     log.warning("table %s: %s", found.qualified, warning)
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
+        raise_first(self._log().refusals(state.offset))
         self._tell_of_gone(state.carried)  # whose triggers still tell what they are called now
         self._looked = [Position.parse(str(of["since"])).commit for of in state.reading.values()]
         return super().verify(state)
@@ -276,7 +277,7 @@ class SqliteSource(TriggerSource[Found]):
         return self._session
 
     def _log(self) -> ChangeLog:
-        return ChangeLog(self._connected(), self._config.name)
+        return ChangeLog(self._connected(), self._config.name, self._config.source.where)
 
 
 def _transaction(end: int, at_ms: int, changes: Iterator[Change] | list[Change]) -> Transaction:

@@ -9,7 +9,8 @@ written down only if the key is not there by then.
 
 `INSERT OR REPLACE` removes rows that share a unique value with the new one, and calls no delete trigger (unless
 the application sets recursive_triggers). So before an insert or update the rows that share one are noted, and after it
-those of them that are gone are written down as deleted. A row that shares the primary key is replaced under its key.
+those of them that are gone are written down as deleted. A row that shares the primary key is replaced under its key;
+where not all rows are published (`some`), it is written down as deleted, too: the topic may not get the new one.
 An update that leaves all unique values as they are replaces no row, and leaves alone what is noted: it may be nested in
 a statement that does, as where a trigger of the application changes other rows of the table before one is inserted.
 """
@@ -100,9 +101,9 @@ def guards(names: Names) -> dict[str, str]:
     }
 
 
-def triggers(names: Names, found: Found, shape: int) -> dict[str, str]:
-    """Give the statements that make a table's triggers, by the triggers' names."""
-    writer = _Writer(names, found, shape)
+def triggers(names: Names, found: Found, shape: int, *, some: bool = False) -> dict[str, str]:
+    """Give the statements that make a table's triggers, by the triggers' names. `some`: of its rows are published."""
+    writer = _Writer(names, found, shape, some=some)
     made = {
         "insert": writer.trigger("insert", "AFTER INSERT", [*writer.gone(), writer.inserted()]),
         "update": writer.trigger(
@@ -112,10 +113,14 @@ def triggers(names: Names, found: Found, shape: int) -> dict[str, str]:
     }
     if writer.replaceable:
         of = "" if set(writer.shared) & found.generated else f" OF {', '.join(map(quoted, writer.shared))}"
-        made["before insert"] = writer.trigger("before insert", "BEFORE INSERT", writer.candidates())
-        made["before update"] = writer.trigger(
-            "before update", f"BEFORE UPDATE{of}", writer.candidates(but="OLD"), condition=f"WHEN {writer.moves} "
+        there = f"EXISTS (SELECT 1 {writer.found_by('NEW')})" if writer.only_by_key else ""
+        made["before insert"] = writer.trigger(
+            "before insert", "BEFORE INSERT", writer.candidates(), condition=there and f"WHEN {there} "
         )
+        made["before update"] = writer.trigger(
+            "before update", f"BEFORE UPDATE{of}", writer.candidates(but="OLD"),
+            condition=f"WHEN {writer.moves}{there and f' AND {there}'} ",
+        )  # fmt: skip
     return {names.trigger(found.name, event): statement for event, statement in made.items()}
 
 
@@ -131,12 +136,15 @@ def written(found: Found) -> tuple[str, ...]:
 class _Writer:
     """Holds what a table's triggers have in common."""
 
-    def __init__(self, names: Names, found: Found, shape: int) -> None:
-        self._names, self._found, self._shape = names, found, shape
+    def __init__(self, names: Names, found: Found, shape: int, *, some: bool) -> None:
+        self._names, self._found, self._shape, self._some = names, found, shape, some
         self._key = found.shape.key
         self.replaceable = [unique.collations for unique in found.unique if unique.collations]
         if not all(found.is_bytewise(name) for name in self._key):
             self.replaceable.append(found.collations or {})  # a row of another key may be taken for one of the same
+        self.only_by_key = some and not self.replaceable
+        if some:
+            self.replaceable.append(found.collations or dict.fromkeys(self._key, "BINARY"))
         self.shared = sorted({column for unique in self.replaceable for column in unique})
 
     @property
@@ -150,25 +158,25 @@ class _Writer:
         return f"CREATE TRIGGER {name} {when} ON {self._found.sql} {condition}BEGIN {body} END"
 
     def inserted(self) -> str:
-        return f"{self._into()} SELECT {self._shape}, 'c', NULL, {self._image('t')}, {NOW} {self._found_by('NEW')}"
+        return f"{self._into()} SELECT {self._shape}, 'c', NULL, {self._image('t')}, {NOW} {self.found_by('NEW')}"
 
     def updated(self) -> str:
-        same, still = self._same("OLD", "NEW"), f"NOT EXISTS (SELECT 1 {self._found_by('OLD', alias='o')})"
+        same, still = self._same("OLD", "NEW"), f"NOT EXISTS (SELECT 1 {self.found_by('OLD', alias='o')})"
         before = f"CASE WHEN ({same}) OR {still} THEN {self._image('OLD')} END"
-        return f"{self._into()} SELECT {self._shape}, 'u', {before}, {self._image('t')}, {NOW} {self._found_by('NEW')}"
+        return f"{self._into()} SELECT {self._shape}, 'u', {before}, {self._image('t')}, {NOW} {self.found_by('NEW')}"
 
     def moved_away(self) -> str:
         """A row whose key was changed, and which is at neither key any more."""
         return (
             f"{self._into()} SELECT {self._shape}, 'd', {self._image('OLD')}, NULL, {NOW} "
-            f"WHERE NOT ({self._same('OLD', 'NEW')}) AND NOT EXISTS (SELECT 1 {self._found_by('OLD', alias='o')}) "
-            f"AND NOT EXISTS (SELECT 1 {self._found_by('NEW')})"
+            f"WHERE NOT ({self._same('OLD', 'NEW')}) AND NOT EXISTS (SELECT 1 {self.found_by('OLD', alias='o')}) "
+            f"AND NOT EXISTS (SELECT 1 {self.found_by('NEW')})"
         )
 
     def deleted(self) -> str:
         return (
             f"{self._into()} SELECT {self._shape}, 'd', {self._image('OLD')}, NULL, {NOW} "
-            f"WHERE NOT EXISTS (SELECT 1 {self._found_by('OLD')})"
+            f"WHERE NOT EXISTS (SELECT 1 {self.found_by('OLD')})"
         )
 
     def candidates(self, *, but: str = "") -> list[str]:
@@ -211,6 +219,9 @@ class _Writer:
             self._equal(f"t.{quoted(column)}", f"r.k{number}", column) for number, column in enumerate(self._key)
         )
         missing = f"NOT EXISTS (SELECT 1 FROM {self._found.sql} AS t WHERE {there})"
+        if self._some:
+            same = (self._equal(f"r.k{number}", f"NEW.{quoted(of)}", of) for number, of in enumerate(self._key))
+            missing = f"(({' AND '.join(same)}) OR {missing})"
         mine = f"{condition} AND name = {name}"
         gone = f"SELECT DISTINCT {self._shape}, 'd', r.image, NULL, {NOW} FROM {replaced} AS r WHERE {mine}"
         return [f"{self._into()} {gone} AND {missing}", f"DELETE FROM {replaced} WHERE {mine}"]
@@ -218,7 +229,7 @@ class _Writer:
     def _into(self) -> str:
         return f"INSERT INTO {quoted(self._names.changes)} (shape, op, before, after, at_ms)"
 
-    def _found_by(self, row: str, *, alias: str = "t") -> str:
+    def found_by(self, row: str, *, alias: str = "t") -> str:
         return f"FROM {self._found.sql} AS {alias} WHERE {self._there(alias, row)}"
 
     def _there(self, alias: str, row: str) -> str:
