@@ -243,6 +243,27 @@ def test_an_index_of_a_stranger_that_is_blocked_stops_no_copy(opensearch: str) -
         client.close()
 
 
+def test_a_mark_is_of_what_a_crash_of_the_server_leaves(opensearch: str) -> None:
+    """Another hand has given the index another durability: what the server has taken is on its disk before the mark."""
+    client, prefix = OpenSearch(opensearch), f"p{time.time_ns()}"
+    store = open_store(StoreConfig(type="opensearch", url=opensearch), name="copy", prefix=prefix, spark=None)
+    version_1 = Version(prefix, "public", "orders", f"{prefix}.t", 1, ("id",), (("id", Kind("int64")),))
+    table = projected_table([version_1], ApplyTable(stores=("copy",)))
+    store.open(table)
+    alias = store.index(table)
+    client.indices.put_settings(index=alias, body={DURABILITY: "async", "index.translog.sync_interval": "1h"})
+    client.index(index=alias, id="1", body={"id": 1})
+
+    def flushed() -> int:
+        return int(client.indices.stats(index=alias, metric="flush")["_all"]["primaries"]["flush"]["total"])
+
+    before = flushed()
+    store.set_mark(table, Mark({0: 1}, None))
+    assert flushed() == before + 1
+    store.close()
+    client.close()
+
+
 def test_an_index_whose_name_is_taken_by_another_of_ours(opensearch: str) -> None:
     """One that a rebuild has left as the previous copy, or that somebody has taken the alias off: another is made.
 

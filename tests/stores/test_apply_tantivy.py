@@ -31,6 +31,23 @@ def test_law(law: Law, setting: Setting) -> None:
     law(setting)
 
 
+def test_a_folder_that_was_copied_while_it_was_written_has_no_mark(setting: Setting) -> None:
+    """Its documents may be older than its mark, which would say that the newest are there."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    publisher.publish(table.event("c", order(1), position(10)))
+    setting.apply()
+    restore = setting.kept(table)
+    publisher.publish(table.event("u", order(1, "x"), position(11)))
+    setting.apply()
+    link = TantivyStore(setting.folder / "copy").folder(setting.target(table))
+    newest = (link / "cdc-mark.json").read_bytes()
+    restore()
+    assert setting.marks(table) != [None]
+    (link / "cdc-mark.json").write_bytes(newest)
+    assert setting.marks(table) == [None]
+
+
 def test_every_kind_is_found_by_value(setting: Setting) -> None:
     table, records = applied_kinds(setting)
     assert setting.contents(table) == setting.folded(table, records)

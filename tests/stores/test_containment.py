@@ -32,10 +32,13 @@ from spark_apply.job.catch_up import new_tables
 from spark_apply.job.job import ApplySummary, run_apply
 from spark_apply.job.topics import compacted_deletes
 from spark_apply.job.topics.identity import FollowedTopics
-from spark_apply.model.store import open_store
+from spark_apply.model.altered import AlteredError
+from spark_apply.model.store import Applied, Batch, open_store
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
+from spark_apply.stores.delta.store import DeltaStore
+from spark_apply.stores.iceberg.store import IcebergStore
 from spark_apply.stores.opensearch.fields import field_name
 from spark_apply.verify.verify import verify
 from tests.conftest import Database
@@ -751,11 +754,11 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
 
 
 @pytest.mark.full  # tables that cannot go on, above
-@pytest.mark.parametrize("kind", some_each_push(["iceberg", "delta"], "iceberg"))
+@pytest.mark.parametrize("kind", some_each_push(["iceberg", "delta", "tantivy"], "iceberg"))
 def test_a_lake_table_that_is_put_back_while_the_job_runs(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, kind: str
 ) -> None:
-    """By a rollback or a RESTORE: the next mark would say that it has what it has lost. It is read again."""
+    """By a rollback, a RESTORE or a backup: the next mark would say that it has what it has lost. It is read again."""
     setting = Setting(apply_spark, kafka, tmp_path, lambda folder: StoreConfig(type=kind, path=str(folder / kind)))
     table, publisher = setting.table("orders"), setting.publisher()
     publisher.create([table], partitions=1)
@@ -786,6 +789,8 @@ def _is_complete(setting: Setting, table: SourceTable, at: str) -> bool:
 
 def _put_back(setting: Setting, table: SourceTable, kind: str) -> Callable[[], None]:
     """Return what puts a table back to the state that it has now."""
+    if kind == "tantivy":
+        return setting.kept(table)
     store: Any = open_store(setting.config().stores["copy"], name="copy", prefix="", spark=setting.spark.newSession())
     made = setting.target(table)
     if kind == "iceberg":
@@ -793,6 +798,35 @@ def _put_back(setting: Setting, table: SourceTable, kind: str) -> Callable[[], N
         return lambda: store._tables.loaded(made).manageSnapshots().rollbackTo(then).commit()
     version = store._log(made).snapshot().version()
     return lambda: store._spark.sql(f"RESTORE TABLE {store.table_name(made)} TO VERSION AS OF {version}")
+
+
+@pytest.mark.parametrize("kind", ["iceberg", pytest.param("delta", marks=pytest.mark.full)])
+def test_a_lake_table_whose_newest_batch_is_undone_before_its_mark(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of many tables takes its time between the two: the mark would say that what was undone is there."""
+    setting = Setting(apply_spark, kafka, tmp_path, lambda folder: StoreConfig(type=kind, path=str(folder / kind)))
+    table, publisher = setting.table("orders"), setting.publisher()
+    publisher.create([table], partitions=1)
+    records = [r for n in range(3) for r in table.event("c", order(n), position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, [table], records)
+    setting.apply()
+    more = [*table.event("u", order(1, "x"), position(30)), *table.event("d", order(0), position(31))]
+    publisher.stand(Phase.STREAM, 40, [table], more)
+    store: Any = {"iceberg": IcebergStore, "delta": DeltaStore}[kind]
+    real, undo = store.apply, _put_back(setting, table, kind)
+
+    def apply(self: Any, batch: Batch) -> Applied:
+        applied: Applied = real(self, batch)
+        undo()
+        return applied
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "apply", apply)
+        with pytest.raises(AlteredError, match="was put back to an earlier state while the job runs"):
+            setting.apply()
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, [*records, *more])
 
 
 _WIDENED = {

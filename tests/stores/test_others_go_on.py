@@ -364,6 +364,16 @@ def test_a_server_that_loses_what_it_had_committed_while_the_job_runs(postgres18
     store.close()
 
 
+@pytest.mark.parametrize(("given", "kept"), [("off", "on"), ("local", "local"), ("remote_write", "remote_write")])
+def test_what_was_committed_stays(postgres18: Database, given: str, kept: str) -> None:
+    """A crash of the server takes back no commit that is counted on elsewhere, whatever a role says."""
+    server = Server(f"{postgres18.url}?options=-c%20synchronous_commit%3D{given}", "stores.copy")
+    with server.transaction("looking") as cur:
+        cur.execute("SHOW synchronous_commit")
+        assert cur.fetchall() == [(kept,)]
+    server.close()
+
+
 def test_a_function_of_somebody_that_finds_no_name_is_told(postgres18: Database) -> None:
     """It finds it in their sessions: the job's look in pg_catalog alone. So of a trigger, and of one for statements."""
     postgres18.execute(

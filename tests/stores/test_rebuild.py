@@ -25,8 +25,10 @@ from cdc.cli.main import cdc
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
+from cdc.model.state import Phase
+from spark_apply.events.kafka import stream
 from spark_apply.job.job import run_apply
-from spark_apply.model.store import Store, open_store
+from spark_apply.model.store import Applied, Batch, Store, open_store
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.diff import Differences
@@ -396,3 +398,32 @@ def _as_yaml(config: ApplyConfig) -> dict[str, Any]:
         "tables": {name: {"stores": list(table.stores)} for name, table in config.tables.items()},
         "checkpoint": config.checkpoint,
     }
+
+
+@pytest.mark.full  # test_a_copy_that_was_swapped_in_ahead_of_the_job_is_given_nothing_again
+def test_a_copy_that_was_swapped_in_and_then_set_aside_brings_no_row_back(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job lags: it comes to events that the new copy has, a row's change and then its delete, which fails."""
+    setting = Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
+    table, fine, publisher = setting.table(), setting.table("fine"), setting.publisher()
+    publisher.create([table, fine], partitions=1)
+    records = [*table.event("c", order(1), position(10)), *fine.event("c", order(1), position(10))]
+    publisher.stand(Phase.STREAM, 20, [table, fine], records)
+    setting.apply()
+    more = [*table.event("u", order(1, "x"), position(30)), *table.event("d", order(1), position(31))]
+    publisher.stand(Phase.STREAM, 40, [table, fine], more)
+    run_rebuild(setting.config(), table="public.orders")
+    real = TantivyStore.apply
+
+    def apply(store: TantivyStore, batch: Batch) -> Applied:
+        if batch.position == position(31):
+            raise OperatorError("its disk is full")
+        return real(store, batch)
+
+    monkeypatch.setattr(stream, "MAX_EVENTS_PER_BATCH", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(TantivyStore, "apply", apply)
+        setting.apply()
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, [*records, *more])

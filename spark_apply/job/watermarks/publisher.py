@@ -129,12 +129,15 @@ class WatermarkPublisher:
         )
 
     def taken_in(self) -> dict[Key, TakenIn]:
-        """Return for the other stores what they have of their topics; histories take late events, too."""
+        """Return for the other stores what they have of their topics; histories take late events, too.
+
+        Also of one that was swapped in, or caught up, ahead of the others: it would bring back what it has deleted, and
+        were it set aside then, it would go on behind the delete.
+        """
         return {
-            (topic, name): TakenIn(mark.complete.late_before, self._read_again(topic, mark))
+            (topic, name): TakenIn(mark.complete.late_before if mark.complete else "", self._read_again(topic, mark))
             for (topic, name), mark in self._marks.items()
-            if mark.complete is not None
-            and name in self._routes[topic].stores
+            if name in self._routes[topic].stores
             and not is_whole(self._routes[topic].stores[name])
             and not self._routes[topic].table.history
         }

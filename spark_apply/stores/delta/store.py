@@ -109,8 +109,8 @@ class DeltaStore(LakeStore):
         self._folder = folder
         self._session = spark
         self._copy = copy
-        self._seen: dict[str, tuple[int, str | None]] = {}
-        """By table, the version and the mark that it had when this job looked last."""
+        self._seen: dict[str, int] = {}
+        """By table, the version that it had when this job looked last."""
         self._schemas: dict[str, str] = {}
         """By table, a schema whose columns fit it."""
 
@@ -128,19 +128,18 @@ class DeltaStore(LakeStore):
         self._cleaned.begin(table)
         self._positions[table.qualified] = self.position(table)
         now = log.state()
-        self._seen[table.qualified] = (now.version, now.properties.get(MARK))
+        self._seen[table.qualified] = now.version
         self._schemas[table.qualified] = now.schema
         self._fits(table, names_in_files(now.schema))
         return identity
 
-    def _require_line(self, table: TargetTable, log: DeltaLog, now: int, mark: str | None) -> None:
-        """Raise RetryableError where the table was put back since this job looked last: its mark is an older one."""
-        seen, known = self._seen.get(table.qualified, (-1, mark))
-        if mark == known and now >= seen:
-            return
-        since = [log.commit_info(version) or {} for version in range(seen + 1, now + 1)]
+    def _require_line(self, table: TargetTable, log: DeltaLog, now: int) -> None:
+        """Raise RetryableError where the table was put back since this job looked last."""
+        seen = self._seen.get(table.qualified, now)
+        since = (log.commit_info(version) or {} for version in range(seen + 1, now + 1))
         if now < seen or any(info.get("operation") == RESTORED for info in since):
             raise put_back(f"Delta table {log.path}")
+        self._seen[table.qualified] = now
 
     def _require_types(self, table: TargetTable, log: DeltaLog, now: str) -> None:
         """Raise CdcError where another hand has given columns other types: Spark would round or cut off values."""
@@ -154,14 +153,13 @@ class DeltaStore(LakeStore):
         self._fits(table, there)
 
     def apply(self, batch: Batch) -> Applied:
-        kept, spark = stored(batch.table), batch.rows.sparkSession
+        kept, spark, log = stored(batch.table), batch.rows.sparkSession, self._log(batch.table)
         if self._copy is None:
-            log = self._log(batch.table)
             now = log.state()
             if now.properties.get(IDENTITY) is None:
                 raise gone(f"Delta table {log.path}")
             _identity(log, now.properties, batch.table)  # a rebuild may have swapped in another shape
-            self._require_line(batch.table, log, now.version, now.properties.get(MARK))
+            self._require_line(batch.table, log, now.version)
             self._require_types(batch.table, log, now.schema)
         before = self._positions[batch.table.qualified]
         position = max(before or "", batch.position)
@@ -175,6 +173,8 @@ class DeltaStore(LakeStore):
                 merge(kept, self.table_name(batch.table), rows, batch.keys)
         finally:
             spark.conf.unset(_SUMMARY)
+        if self._copy is None:
+            self._require_line(batch.table, log, log.state().version)
         self._positions[batch.table.qualified] = position
         return Applied()
 
@@ -219,8 +219,7 @@ class DeltaStore(LakeStore):
 
         def change(snapshot: Any, properties: Properties) -> tuple[Any, ...]:  # noqa: ANN401 - Java's Snapshot
             if self._copy is None:
-                self._require_line(table, log, int(snapshot.version()), properties.get(MARK))
-            self._seen[table.qualified] = (int(snapshot.version()), mark.to_json())
+                self._require_line(table, log, int(snapshot.version()))
             position = position_at(log, snapshot)
             if due_in(properties) is None:  # otherwise another copy may be live than was opened
                 position = max(position or "", self._positions.get(table.qualified) or "") or None

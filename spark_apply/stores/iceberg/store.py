@@ -225,6 +225,9 @@ class IcebergStore(LakeStore):
             return self.apply(batch)  # once: they do now
         finally:
             spark.conf.unset(_SUMMARY)
+        if self._branch == MAIN:
+            self._require_line(batch.table, loaded := self._tables.loaded(batch.table))
+            self._seen[batch.table.qualified] = standing(loaded)
         self._positions[batch.table.qualified] = max(before or "", batch.position)
         return Applied()
 

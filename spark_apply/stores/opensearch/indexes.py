@@ -37,6 +37,7 @@ _IDENTITY, _FORMS = "cdc_identity", "cdc_forms"
 ASKED_WITHIN_S: Final = 10
 """So long the first request about an index waits for an answer: a firewall may drop what is sent to it."""
 _FINAL: Final = "index.final_pipeline"
+_DURABILITY: Final = "index.translog.durability"
 _NONE: Final = "_none"
 _OURS: Final = {"default_pipeline": _NONE, "final_pipeline": _NONE, "translog.durability": "request"}
 _NO_TEMPLATES: Final = {"_source": {"enabled": True, "includes": [], "excludes": []}, "_routing": {"required": False}}
@@ -153,14 +154,16 @@ class Indexes:
             raise self._foreign(name)
         return str(identity)
 
-    def standing(self, alias: str) -> str:
-        """Return the id that the server has given to the index of an alias.
+    def standing(self, alias: str) -> tuple[str, bool]:
+        """Return the id that the server has given to the index of an alias, and whether a crash loses what it took.
+
+        It does by ``index.translog.durability: async``, which another hand may have given it.
 
         Raises OperatorError for what another hand has given it: a pipeline that may change or drop documents behind the
         last look at them (its default one is passed by, see `spark_apply.stores.opensearch.bulk`), or a routing of the
         alias, by which another shard than the one that has a document would get the next version, or the delete.
         """
-        names = f"index.uuid,{_FINAL}"
+        names = f"index.uuid,{_FINAL},{_DURABILITY}"
         found = self._client.indices.get_settings(
             index=alias, name=names, flat_settings=True, request_timeout=ASKED_WITHIN_S
         )
@@ -183,7 +186,8 @@ class Indexes:
                 hint="give readers an alias of their own for that, and take it off here: curl -X POST '<url>/_aliases' "
                 f"-H 'Content-Type: application/json' -d '{json.dumps(plain)}'  # then it goes on by itself",
             )
-        return str(about["settings"]["index.uuid"])
+        late = str(about["settings"].get(_DURABILITY, "request")).lower() != "request"
+        return str(about["settings"]["index.uuid"]), late
 
     def read_at_once(self, alias: str) -> tuple[str, int]:
         """Return the index of an alias, which may be shown by a filter, and how many documents to ask it for at once.

@@ -146,23 +146,28 @@ class OpenSearchStore:
         return kept_mark(found["complete"], f"index {self.index(table)}")
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        self._require_opened(table)
+        if self._require_opened(table):
+            with translated(f"index {self.index(table)} cannot be flushed"):
+                self._client.indices.flush(index=self.index(table))
         self._notes.write(self.index(table), COMPLETE, {"complete": mark.to_json()})
 
-    def _require_opened(self, table: TargetTable) -> None:
-        """Raise OperatorError if the live index is not the one that was opened, and no rebuild has swapped it in.
+    def _require_opened(self, table: TargetTable) -> bool:
+        """Return whether a crash of the server loses what the live index has taken.
 
-        Somebody has made it again, or restored it from a backup: what was written before is not in it, and a mark
-        would say that it is. Its mapping, with our stamp, may be the same.
+        Raises OperatorError if it is not the one that was opened, and no rebuild has swapped it in: somebody has made
+        it again, or restored it from a backup. What was written before is not in it, and a mark would say that it is.
+        Its mapping, with our stamp, may be the same.
         """
         alias, opened = self.index(table), self._opened.get(table.qualified)
         with translated(f"index {alias} cannot be looked at"):
-            other = self._indexes.standing(alias) != opened and opened is not None
+            now, late = self._indexes.standing(alias)
+        other = now != opened and opened is not None
         if other and self.due(table) is None:
             raise OperatorError(
                 f"index {alias} was made again or restored by another hand while the job runs",
                 hint="a job that runs fills it from its topic; so does cdc apply APPLY.yaml --reset-checkpoint",
             )
+        return late
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = self.index(table)

@@ -21,6 +21,7 @@ from its own documents, and the link is moved. Open readers go on with the index
 from __future__ import annotations
 
 import datetime as dt
+import json
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -33,6 +34,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError
 from spark_apply.events.typed import KEY, OP, POSITION
+from spark_apply.model.altered import put_back
 from spark_apply.model.completeness import NEW, Mark
 from spark_apply.model.document import DOCUMENT, document_id, forms_of, require_same_forms, with_document
 from spark_apply.model.foresight import Foreseen
@@ -68,6 +70,8 @@ from spark_apply.stores.tantivy.index import (
 )
 
 _MARK, _DUE, _CAUGHT_UP = "cdc-mark.json", "cdc-due.json", "cdc-caught-up"
+_POSITION = "position"
+"""In a mark, that of the documents that it speaks of."""
 _SLICE = 20_000
 
 
@@ -193,13 +197,21 @@ class TantivyStore:
             return None
         with reached(self.folder(table), "read"):
             try:
-                return kept_mark((self.folder(table) / _MARK).read_bytes(), f"the index in {self.folder(table)}")
+                text = (self.folder(table) / _MARK).read_bytes()
             except (FileNotFoundError, NotADirectoryError):  # `open` says what is there instead
                 return None
+        found = kept_mark(text, f"the index in {self.folder(table)}")
+        spoken_of = "" if found is None else json.loads(text).get(_POSITION) or ""
+        # a copy of the folder that was made while it was written may have a newer mark than its documents
+        return found if spoken_of == "" or (self.position(table) or "") >= spoken_of else None
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         with reached(self.folder(table)):
-            write_durably(self.folder(table).resolve() / _MARK, mark.to_json())
+            has, opened = self.position(table), self._open.get(table.qualified)
+            if opened is not None and has != opened.position and self.due(table) is None:
+                raise put_back(f"the index in {self.folder(table)}")
+            text = json.dumps({**json.loads(mark.to_json()), _POSITION: has})
+            write_durably(self.folder(table).resolve() / _MARK, text)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = existing(self.folder(table))

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, Final
 
 import psycopg2
 import psycopg2.extensions
@@ -50,6 +50,11 @@ _PIN = sql.SQL(
     " (VALUES {}) AS w (name, setting) WHERE w.name = s.name"
 )
 """Sets those that the server has: servers differ, and a pooler may drop what is asked for at the start of a session."""
+_FLUSH: Final = (
+    "SELECT pg_catalog.set_config('synchronous_commit', 'on', false)"
+    " WHERE pg_catalog.current_setting('synchronous_commit') = 'off'"
+)
+"""What was committed is noted elsewhere, as an event that has left the quarantine: a crash must not take it back."""
 _PASSING = ("08", "57", "53", "40")
 """SQLSTATE classes to retry: connection lost, operator intervention, resources, serialization."""
 _UNQUOTED = {
@@ -250,6 +255,7 @@ class Server:
                     for name, setting in _SETTINGS.items()
                 )
                 cur.execute(_PIN.format(pairs))
+                cur.execute(_FLUSH)
         except psycopg2.Error as exc:
             connection.close()
             raise self.translated(exc, "connecting") from exc
