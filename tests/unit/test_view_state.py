@@ -47,6 +47,18 @@ def damaged(whole: bytes, how: str) -> bytes:
     }[how]
 
 
+@pytest.mark.parametrize(("was", "now", "again"), [("float32", "float64", True), ("int32", "int64", False)])
+def test_topics_are_read_again_where_a_wider_type_has_other_values(
+    tmp_path: Path, was: str, now: str, *, again: bool
+) -> None:
+    """A REAL of 0.1 is no DOUBLE of 0.1: events are read as the type that the column has now."""
+    state = opened(tmp_path)
+    for kind in (was, now):
+        state.prepare_table("public.t", [("id", Kind("int64")), ("v", Kind(kind))], (), ("id",))
+    assert state.is_to_be_read_again == again
+    state.close()
+
+
 def test_events_that_wait_in_the_lake_are_let_go_of_with_the_others(tmp_path: Path) -> None:
     """Their topic is read from its beginning: a row that it does not have any more would be among them for ever."""
     state = ClusterState(tmp_path, memory="100MB")

@@ -63,7 +63,7 @@ def rows_schema(table: SourceTable) -> T.StructType:
 
 def fold(on: Running, kept: Kept, table: SourceTable, *, clock_ms: int | None, reload: bool) -> Folded:
     """Return what changes by the events that wait; with `reload` the table's topic was read from its beginning."""
-    reload = reload and table.use.way in (Way.ROWS, Way.STREAM)  # of the others nothing goes
+    reload = reload and table.use.way is not Way.EVENTS  # they come again as they were
     at = place("pending", table.relation)
     ((few,),) = on.state.rows(f"SELECT count(*) FROM {at} WHERE {taken(table, on.limit)}")
     many = in_lake(on.state, table, on.limit)
@@ -152,7 +152,7 @@ def _on_executors(
     events = waiting(on, table, many)
     match table.use.way:
         case Way.HISTORY:
-            return _versions(on, kept, table, events)
+            return _versions(on, kept, table, events, reload=reload)
         case Way.EVENTS:
             return _events(on, kept, table, events)
         case _:
@@ -176,7 +176,7 @@ def _rows(
     new, old = F.col(f"_cdc_n.{POSITION}"), F.col(f"_cdc_b.{POSITION}")
     there, gone = old.isNotNull(), F.col(f"_cdc_n.{OP}") == "d"
     differs = new != old if table.use.arrival else F.lit(False)  # noqa: FBT003 - a literal column
-    for name in () if table.use.arrival else (name for name, _ in table.columns if name not in table.key):
+    for name in (name for name, _ in table.columns if name not in table.key):
         differs |= ~F.col(f"_cdc_n.{names.quoted(name)}").eqNullSafe(F.col(f"_cdc_b.{names.quoted(name)}"))
     own = [F.col(f"_cdc_n.{names.quoted(name)}") for name, _ in table.columns]
     arrival = [new.alias(ARRIVAL)] if table.use.arrival else []
@@ -212,8 +212,8 @@ def _late(kept: Kept, table: SourceTable, before: DataFrame, events: DataFrame) 
     return late_events(new.select("_cdc_n.*", WAS), table.use, table.key)
 
 
-def _versions(on: Running, kept: Kept, table: SourceTable, events: DataFrame) -> Folded:
-    """Find the versions that events begin and end."""
+def _versions(on: Running, kept: Kept, table: SourceTable, events: DataFrame, *, reload: bool) -> Folded:
+    """Find the versions that events begin and end; with `reload` also those with other values than their events."""
     events = on.hold(events.dropDuplicates([POSITION, KEY]))
     last = on.hold(_newest_of(kept, table, kept.frame(on.spark), events.select(*_columns(table.key)).distinct()))
     known = last.select(
@@ -239,7 +239,33 @@ def _versions(on: Running, kept: Kept, table: SourceTable, events: DataFrame) ->
     )
     found = on.hold(versions(coming.unionByName(still), own, table.key))
     rows = found.select(*_columns(kept.schema.names))
+    if reload:
+        rows = on.hold(_with_values_of_events(on, kept, table, rows, events))
     return Folded(_change(on, kept, rows.select(*_columns(table.row_key)), rows))
+
+
+def _with_values_of_events(
+    on: Running, kept: Kept, table: SourceTable, rows: DataFrame, events: DataFrame
+) -> DataFrame:
+    """Return what `spark_apply.views.embedded.fold` makes of versions that have other values than their events."""
+    own = [name for name, _ in table.columns if name not in table.key]
+    begun = events.where(F.col(OP) != "d").alias("_cdc_n")
+    is_of = kept.same("_cdc_b", "_cdc_n", (*table.key, POSITION))
+    differs = F.lit(False)  # noqa: FBT003 - a literal column
+    for name in own:
+        differs |= ~F.col(f"_cdc_n.{names.quoted(name)}").eqNullSafe(F.col(f"_cdc_b.{names.quoted(name)}"))
+    there = kept.frame(on.spark).alias("_cdc_b").join(begun, is_of).where(differs).select("_cdc_b.*").alias("_cdc_b")
+    more = there.join(rows.alias("_cdc_c"), kept.same("_cdc_b", "_cdc_c"), "left_anti")
+    every = rows.unionByName(more).alias("_cdc_b").join(begun, is_of, "left")
+    values = {
+        name: F.when(F.col(f"_cdc_n.{POSITION}").isNull(), F.col(f"_cdc_b.{names.quoted(name)}")).otherwise(
+            F.col(f"_cdc_n.{names.quoted(name)}")
+        )
+        for name in own
+    }
+    return every.select(
+        *(values.get(name, F.col(f"_cdc_b.{names.quoted(name)}")).alias(name) for name in kept.schema.names)
+    )
 
 
 def _events(on: Running, kept: Kept, table: SourceTable, events: DataFrame) -> Folded:

@@ -2,7 +2,7 @@
 
     meta, tables, views, outbox, late, streams, quarantine    as `spark_apply.views.embedded.state` has them
     kept                 the relations of captured tables that have a place
-    sizes                how many rows views have
+    sizes                how many rows tables and views have
     published            rows that a view's topic holds, while it is compared with them
     "R", "pending R"     rows at the position, and events that wait: see `spark_apply.views.database.names`
 
@@ -336,7 +336,7 @@ class DatabaseState(ViewState):
     def prepare_table(self, relation: str, columns: Columns, hidden: Columns, key: Sequence[str]) -> None:
         """Make a captured table's place, or add the columns that it does not have.
 
-        Where a column has become text, all topics are read again at the next start: events write values in another way.
+        Where a column has become text or DOUBLE, all topics are read again: events write values in another way.
         """
         del hidden
         own = [f"{quoted(name)} {_TEXT}" for name in (KEY, POSITION, OP)]
@@ -386,7 +386,7 @@ class DatabaseState(ViewState):
                 made = declared(name, kind).removeprefix(f"{quoted(name)} ")
                 using = f"CAST({quoted(name)} AS {wanted})"
                 self.execute(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {made} USING {using}")
-                if wanted == "text":  # the engine writes values in another way than events do
+                if wanted in ("text", "double precision"):  # the engine writes values in another way than events do
                     self.read_again()
 
     def forget(self, relations: Iterable[str]) -> None:

@@ -58,6 +58,8 @@ def find_changes(table: SourceTable, state: ViewState, *, limit: str, clock_ms: 
     """
     if table.use.way is Way.HISTORY:
         _find_versions(table, state, limit)
+        if reload:
+            _give_values_of_events(table, state, limit)
         return 0
     if table.use.way is Way.EVENTS:
         return _find_events(table, state)
@@ -74,7 +76,7 @@ def _find_rows(table: SourceTable, state: ViewState, limit: str, clock_ms: int |
     joined = " AND ".join(f"n.{name} = b.{name}" for name in key)
     differs = " OR ".join(f"n.{name} IS DISTINCT FROM b.{name}" for name in own if name not in key) or "false"
     if table.use.arrival:
-        differs = f"n.{POSITION} IS DISTINCT FROM b.{POSITION}"
+        differs += f" OR n.{POSITION} IS DISTINCT FROM b.{POSITION}"
     in_time = ""
     if table.use.way is Way.STREAM:
         in_time = f" AND ({POSITION}, {KEY}) NOT IN (SELECT ({POSITION}, {KEY}) FROM {place('work', _late(relation))})"
@@ -237,10 +239,38 @@ def _find_versions(table: SourceTable, state: ViewState, limit: str) -> None:
         f"{begun} AS {FROM_POSITION}, _cdc_next AS {TO_POSITION}, {since} AS {VALID_FROM}, _cdc_ends AS {VALID_TO} "
         f"FROM {found} WHERE {versions}"
     )
-    state.execute(
-        f"CREATE OR REPLACE TABLE {place('changed', relation)} AS "
-        f"SELECT {key}, {FROM_POSITION} FROM {place('coming', relation)}"
+    _change_what_comes(table, state)
+
+
+def _change_what_comes(table: SourceTable, state: ViewState) -> None:
+    key = ", ".join(quoted(name) for name in table.row_key)
+    changed, coming = (place(schema, table.relation) for schema in ("changed", "coming"))
+    state.execute(f"CREATE OR REPLACE TABLE {changed} AS SELECT {key} FROM {coming}")
+
+
+def _give_values_of_events(table: SourceTable, state: ViewState, limit: str) -> None:
+    """Give versions the values of the events that began them: a column that became a text has other ones in the state.
+
+    Versions of which the log has no event any more stay as they are.
+    """
+    own = [quoted(name) for name, _ in table.columns if name not in table.key]
+    if not own:
+        return
+    waiting, before, coming = (place(schema, table.relation) for schema in ("pending", "before", "coming"))
+    events = (
+        f"(SELECT DISTINCT ON ({POSITION}, {KEY}) * FROM {waiting} WHERE {OP} <> 'd' AND {POSITION} < {text(limit)})"
     )
+    of_event = " AND ".join(f"e.{name} = b.{name}" for name in (*map(quoted, table.key), POSITION))
+    same = " AND ".join(f"c.{quoted(name)} = b.{quoted(name)}" for name in table.row_key)
+    differs = " OR ".join(f"e.{name} IS DISTINCT FROM b.{name}" for name in own)
+    listed = ", ".join(f"b.{quoted(name)}" for name, _ in (*table.columns, *table.use.hidden, (POSITION, None)))
+    state.execute(
+        f"INSERT INTO {coming} BY NAME SELECT {listed} FROM {before} b JOIN {events} e ON {of_event} "
+        f"WHERE ({differs}) AND NOT EXISTS (SELECT 1 FROM {coming} c WHERE {same})"
+    )
+    values = ", ".join(f"{name} = e.{name}" for name in own)
+    state.execute(f"UPDATE {coming} b SET {values} FROM {events} e WHERE {of_event}")
+    _change_what_comes(table, state)
 
 
 def _find_events(table: SourceTable, state: ViewState) -> int:

@@ -313,7 +313,7 @@ class ViewState:
     def prepare_table(self, relation: str, columns: Columns, hidden: Columns, key: Sequence[str]) -> None:
         """Make a captured table's place, or add the columns that it does not have; its events have no `hidden` ones.
 
-        Where a column has become text, all topics are read again at the next start: events write values in another way.
+        Where a column has become text or DOUBLE, all topics are read again: events write values in another way.
         """
         own = f"{quoted(KEY)} VARCHAR, {quoted(POSITION)} VARCHAR, {quoted(OP)} VARCHAR, {quoted(SOURCE_MS)} BIGINT"
         self._make_or_widen(place("pending", relation), "pending", relation, columns, own)
@@ -344,7 +344,7 @@ class ViewState:
                 self.execute(f"ALTER TABLE {at} ADD COLUMN {quoted(name)} {wanted}")
             elif found[name].replace(" ", "") != wanted.replace(" ", ""):
                 self.execute(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {wanted}")
-                if wanted == "VARCHAR":  # the engine writes values in another way than events do
+                if wanted in ("VARCHAR", "DOUBLE"):  # the engine writes values in another way than events do
                     self.read_again()
 
     def make_states(self, relation: str, columns: Sequence[str], changed_by: Sequence[str]) -> None:
