@@ -153,8 +153,9 @@ class DeltaStore(LakeStore):
         self._fits(table, there)
 
     def apply(self, batch: Batch) -> Applied:
-        kept, spark, log = stored(batch.table), batch.rows.sparkSession, self._log(batch.table)
+        kept, spark = stored(batch.table), batch.rows.sparkSession
         if self._copy is None:
+            log = self._log(batch.table)
             now = log.state()
             if now.properties.get(IDENTITY) is None:
                 raise gone(f"Delta table {log.path}")
@@ -173,8 +174,6 @@ class DeltaStore(LakeStore):
                 merge(kept, self.table_name(batch.table), rows, batch.keys)
         finally:
             spark.conf.unset(_SUMMARY)
-        if self._copy is None:
-            self._require_line(batch.table, log, log.state().version)
         self._positions[batch.table.qualified] = position
         return Applied()
 
