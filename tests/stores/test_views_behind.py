@@ -23,6 +23,7 @@ pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
+@pytest.mark.full  # tests/unit/test_view_start.py
 def test_what_reads_a_stopped_view_of_another_job_stays_where_it_was(
     apply_spark: SparkSession, kafka: str, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ _REAL = {"kind": "float32"}
 _SINCE = "SELECT s.id, s.made, r.since, r.part, r.v FROM public.sale s JOIN public.rate r ON r.country = s.country"
 
 
+@pytest.mark.full  # tests/unit/test_view_state.py
 @EITHER
 def test_rows_as_they_were_of_columns_that_have_another_type_now(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str

@@ -9,7 +9,9 @@ from typing import Any
 
 from cdc.config.views import ViewConfig
 from cdc.model.change import Kind
+from cdc.model.state import State
 from cdc.testing import MemoryKafka, MemorySink
+from spark_apply.model.completeness import complete_tables, kept_up
 from spark_apply.views.model.uses import TableUse
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.planning.planned import Changed
@@ -59,6 +61,12 @@ class _Job:
         note = outbox_note(step=number, seq=number, position=at, clock_ms=1, streams={}, tokens=tokens)
         self.steps.state.put(step=number, seq=number, position=at, token=tokens[0], outbox=json.dumps(note))
 
+    @property
+    def stand(self) -> State:
+        found = self.kafka.state("p", "job")
+        assert found is not None
+        return found
+
     def opened(self, *views: View) -> set[str]:
         """Start it with these views; return those that are to be computed whole. Nothing more comes of it."""
         sink = _Sink(self.kafka, "job", "p")
@@ -87,4 +95,17 @@ def test_a_view_that_comes_back_is_computed_whole_though_no_step_was_taken_witho
     job = _Job(tmp_path)
     assert job.opened(job.views[0]) == set()
     assert job.opened(*job.views) == {"b"}
+    job.steps.close()
+
+
+def test_a_view_that_a_step_has_left_out_is_not_said_to_be_where_the_others_are(tmp_path: Path) -> None:
+    """Else its copies would say so, and what reads it beside others would have rows of two positions."""
+    job = _Job(tmp_path)
+    relations = {view.relation for view in job.views}
+    assert complete_tables(job.stand, relations) == kept_up(job.stand) == relations
+    job.steps.state.execute("DELETE FROM views WHERE name = 'b'")
+    job.step(2)
+    job.opened(*job.views)
+    assert complete_tables(job.stand, relations) == kept_up(job.stand) == {"view.a"}
+    assert set(job.stand.tables) == relations
     job.steps.close()

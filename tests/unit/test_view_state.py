@@ -20,7 +20,7 @@ from cdc.model.errors import OperatorError
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, StateInUseError, ViewState, place
-from spark_apply.views.model.uses import TableUse, Way
+from spark_apply.views.model.uses import FROM_POSITION, TableUse, Way
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.planning.view import View
 from spark_apply.views.publishing.status import note_status, noted
@@ -56,6 +56,32 @@ def test_topics_are_read_again_where_a_wider_type_has_other_values(
     for kind in (was, now):
         state.prepare_table("public.t", [("id", Kind("int64")), ("v", Kind(kind))], (), ("id",))
     assert state.is_to_be_read_again == again
+    state.close()
+
+
+def test_versions_have_the_values_of_their_events_where_a_column_has_become_a_text(tmp_path: Path) -> None:
+    """The engine's text of an instant is another one than the event's, which comes again under the same position."""
+    use, state = TableUse("public.r", Way.HISTORY, at="event"), opened(tmp_path)
+    before, changed, coming, pending = (place(of, use.relation) for of in ("before", "changed", "coming", "pending"))
+
+    def folded(kind: str, *values: str) -> list[str]:
+        table = SourceTable(use, [("k", Kind("int64")), ("v", Kind(kind))], ("k",))
+        state.prepare_table(use.relation, table.columns, use.hidden, use.key(table.key))
+        state.clear_waiting(use.relation)
+        for number, value in enumerate(values, 1):
+            event = ['{"k":1}', f"{number:04}", "c", number, 1, value]
+            state.execute(
+                f"INSERT INTO {pending} ({KEY}, {POSITION}, {OP}, {SOURCE_MS}, k, v) VALUES (?,?,?,?,?,?)", event
+            )
+        find_changes(table, state, limit="9", clock_ms=None, reload=True)
+        state.execute(f"DELETE FROM {before} b WHERE {FROM_POSITION} IN (SELECT {FROM_POSITION} FROM {changed})")
+        state.execute(f"INSERT INTO {before} BY NAME SELECT * FROM {coming}")
+        return [str(value) for (value,) in state.rows(f"SELECT v FROM {before} ORDER BY {POSITION}")]
+
+    first = ["2026-01-01 10:00:00", "2026-01-01 11:00:00", "2026-01-01 12:00:00"]
+    assert folded("timestamp_micros", *first) == first
+    assert folded("string", "10", "11", "12", "noon") == ["10", "11", "12", "noon"]
+    assert folded("string", "11") == ["11", "11", "12", "noon"], "an event that the log has no more is no reason"
     state.close()
 
 
