@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -72,12 +72,12 @@ def too_great(schema: str) -> GapError:
 
 
 class ChangeLog:
-    """Is one connector's schema, through a connection that stays the caller's."""
+    """Is one connector's schema, through a connection that stays the caller's. `where`: tables with a condition."""
 
-    def __init__(self, connection: psycopg2.extensions.connection, connector: str) -> None:
+    def __init__(self, connection: psycopg2.extensions.connection, connector: str, where: Collection[str] = ()) -> None:
         self._catalog = Catalog(connection, by_triggers=True)
         self.names = Names(connector)
-        self._looks = Looks(self._ask, self.names)
+        self._looks = Looks(self._ask, self.names, where)
 
     @property
     def catalog(self) -> Catalog:
@@ -231,6 +231,7 @@ class ChangeLog:
             stored=tuple(stored_as(of.type_oid, types) for of in columns),
             now=now,
             marks=table.marks,
+            some=self._looks.publishes_some(table.qualified),
         )
 
     def _free(self, captured: Sequence[int]) -> None:

@@ -37,7 +37,7 @@ class _Check(Probes[Captured]):
         except CdcError as exc:
             return Checked((refused("server", exc),), (), {})
         with closing(connection):
-            changes = ChangeLog(connection, self._config.name)
+            changes = ChangeLog(connection, self._config.name, self._config.source.where)
             findings = [
                 *probed("server", lambda: self._server(changes)),
                 *probed("tables", lambda: self._tables(changes.catalog)),

@@ -7,10 +7,11 @@ written down elsewhere, or not at all, meanwhile is not known, and the table is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from cdc.config.table_patterns import matches
 from connectors.postgres.catalog.catalog import Captured
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.shape import Shape
@@ -87,8 +88,12 @@ class SharedLook:
 class Looks:
     """Looks at one connector's schema."""
 
-    def __init__(self, ask: Ask, names: Names) -> None:
-        self._ask, self._names = ask, names
+    def __init__(self, ask: Ask, names: Names, where: Collection[str]) -> None:
+        self._ask, self._names, self._where = ask, names, where
+
+    def publishes_some(self, table: str) -> bool:
+        """Tell whether not all rows of a table may be published."""
+        return any(matches(pattern, table) for pattern in self._where)
 
     def shared(self, schema: int) -> SharedLook:
         """Look at the sequence, and at the functions and tables that all share."""
@@ -136,6 +141,7 @@ class Looks:
             there, now = newest.get(one.oid), shown[one.oid]
             same = there is not None and (there[1].now, there[1].qualified) == (now, one.table.qualified)
             same = same and there is not None and there[1].key == one.table.key
+            same = same and there is not None and there[1].some == self.publishes_some(one.table.qualified)
             found[one.table.qualified] = look.stands(*there) if same and there is not None else None
         return found
 

@@ -51,6 +51,8 @@ class Shape:
     now: str
     """What the database's function `shape` says of the table."""
     marks: tuple[str, ...] = ()
+    some: bool = False
+    """Whether `source.where` names the table: not all of its rows may be published."""
 
     def to_json(self) -> str:
         return json.dumps(
@@ -67,6 +69,7 @@ class Shape:
                 "stored": self.stored,
                 "now": self.now,
                 "marks": self.marks,
+                "some": self.some,
             }
         )
 
@@ -86,6 +89,7 @@ class Shape:
             stored=tuple(of["stored"]),
             now=of["now"],
             marks=tuple(of["marks"]),
+            some=of.get("some", False),
         )
 
     @property

@@ -166,7 +166,7 @@ class PostgresTriggers(TriggerSource[Captured]):
         if self._sql is None:
             raise BugError("the source is not connected")
         if self._changes is None:
-            self._changes = ChangeLog(self._sql, self._config.name)
+            self._changes = ChangeLog(self._sql, self._config.name, self._config.source.where)
         return self._changes
 
 

@@ -298,7 +298,10 @@ class _Writer:
         return f"{self._insert('c', new='t')} {self._found_by('NEW')};"
 
     def updated(self) -> str:
-        """Where the key is another one: a row with the old key, or none with the new, is another statement's doing."""
+        """Where the key is another one: a row with the old key, or none with the new, is another statement's doing.
+
+        Or this one's, which has passed keys on from row to row.
+        """
         olds, news = (", ".join(f"{row}.{quoted(name)}" for name in self._shape.key) for row in ("OLD", "NEW"))
         return (
             f"IF pg_catalog.record_image_eq(ROW({olds}), ROW({news})) THEN "
@@ -306,13 +309,22 @@ class _Writer:
             f"ELSE {self._insert('u', old='OLD', new='t')} {self._found_by('NEW')} "
             f"AND NOT EXISTS (SELECT {self._found_by('OLD', alias='was')}); "
             f"{self._insert('c', new='t')} {self._found_by('NEW')} "
-            f"AND EXISTS (SELECT {self._found_by('OLD', alias='was')}); "
+            f"AND EXISTS (SELECT {self._found_by('OLD', alias='was')}); {self._passed_on()}"
             f"{self._insert('d', old='OLD')} WHERE NOT EXISTS (SELECT {self._found_by('OLD')}) "
             f"AND NOT EXISTS (SELECT {self._found_by('NEW')}); END IF;"
         )
 
     def deleted(self) -> str:
-        return f"{self._insert('d', old='OLD')} WHERE NOT EXISTS (SELECT {self._found_by('OLD')});"
+        return f"{self._insert('d', old='OLD')} WHERE NOT EXISTS (SELECT {self._found_by('OLD')}); {self._passed_on()}"
+
+    def _passed_on(self) -> str:
+        """Where a row has the old key by now: that one may not be published, and the topic would keep the old row."""
+        if not self._shape.some:
+            return ""
+        return (
+            f"{self._insert('d', old='OLD')} WHERE EXISTS (SELECT {self._found_by('OLD')}); "
+            f"{self._insert('c', new='t')} {self._found_by('OLD')}; "
+        )
 
     def truncated(self) -> str:
         return f"{self._insert('t')};"
