@@ -156,6 +156,11 @@ class Pipeline:
         """Ask to read the file again, after the current source transaction; callable from a signal handler."""
         self._across.reload.set()
 
+    @property
+    def has_only_stood_by(self) -> bool:
+        """Whether other copies have been at work since the start: they may go by a file that this one does not know."""
+        return self._stand_by.stood_by and not self._ran
+
     def run(self, *, until_caught_up: bool = False) -> None:
         """Run until stopped, or until everything the source had committed at the call is in Kafka.
 

@@ -10,11 +10,11 @@ from cdc.config.config import ConnectorConfig
 from cdc.config.file_connector import load_any
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
-from cdc.model.errors import ConfigError
+from cdc.model.errors import StartNeededError
 
 
 def reread(path: Path, before: ConnectorConfig) -> ConnectorConfig:
-    """Read a running connector's file again. Raises ConfigError, also for a change that needs a start."""
+    """Read a running connector's file again. Raises ConfigError, of what needs a start StartNeededError."""
     now = load_any(path)
     of = before.source
     free = replace(
@@ -39,7 +39,7 @@ def reread(path: Path, before: ConnectorConfig) -> ConnectorConfig:
         if ours != theirs
     ]
     if changed:
-        raise ConfigError(
+        raise StartNeededError(
             f"{', '.join(changed)} cannot be changed while the connector runs",
             hint="start it again; source.url, tables, heartbeat_s and on_hole, and snapshot, can be",
         )

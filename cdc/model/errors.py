@@ -2,6 +2,7 @@
 
     CdcError
     ├── ConfigError       the user corrects a file or a command line         exit 2
+    │   └── StartNeededError  a running connector's file says what a start alone takes up  exit 1
     ├── OperatorError     the operator does one step on a server             exit 1
     │   ├── VerdictError      position or topics do not go with what was found  exit 4
     │   │   └── GapError          log after the position is gone
@@ -60,6 +61,12 @@ class ConfigError(CdcError):
     """A file, an option or an environment variable is wrong; nothing has been started."""
 
     exit_code = 2
+
+
+class StartNeededError(ConfigError):
+    """A running connector's file, read again, says what a start alone takes up: what ends so is to be started again."""
+
+    exit_code = 1
 
 
 class OperatorError(CdcError):

@@ -83,6 +83,25 @@ def test_a_copy_that_has_stood_by_goes_on_by_the_file_as_it_is(
             assert "was captured before" not in second.stderr
 
 
+def test_a_copy_that_has_stood_by_does_not_go_on_by_a_file_that_needs_a_start(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The copy that was at work may have been started by it: this one published the column that it leaves out."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, s text)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    with Running(connector) as first:
+        first.await_following()
+        with Running(connector) as second:
+            second.await_line("stands by")
+            _write(connector, source={"columns": {"public.t": {"exclude": ["s"]}}})
+            first.kill()
+            postgres18.execute("INSERT INTO t VALUES (1, 'secret')")
+            assert second.ended() == 1
+            assert "source.columns cannot be changed while the connector runs" in second.stderr
+    connector.catch_up()
+    assert [*connector.fold("public.t").values()] == [{"id": 1}]
+
+
 @pytest.mark.full
 def test_a_table_is_added_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     for name in "tu":

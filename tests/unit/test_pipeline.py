@@ -682,6 +682,49 @@ def test_a_file_that_is_read_again_has_keys_and_formats_of_its_own(bench: Bench)
     assert [subject for subject, _ in registry.subjects] == ["p.s.a-key", "p.s.a-value"]
 
 
+def test_a_file_that_is_refused_brings_back_no_table_that_was_left_out(bench: Bench) -> None:
+    """It was asked for again with the file that was gone back to, too, where nothing left it out any more."""
+    there = [A]
+
+    class Growing(MemorySource):
+        def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
+            if there == [A]:
+                there.append(C)
+                raise NewTablesError("one has come", ["s.c"])
+            return super().stream(offset)
+
+        def extend(self, tables: Sequence[Table]) -> None:
+            if C in tables:
+                raise ConfigError("the topic of s.c would have 250 characters")
+            super().extend(tables)
+
+    def parts(*more: Table) -> Parts:
+        def opened(without: Collection[str] = ()) -> Source:
+            return Growing(bench.log, [table for table in (*there, *more) if table.qualified not in without])
+
+        settings = Settings(connector="c", prefix="p", idle_position_s=0.0)
+        return Parts(settings, opened, lambda: MemorySnapshotter(bench.log), lambda names: partial(opened, names))
+
+    reports, reloads = list[Report](), list[int]()
+
+    def observe(report: Report) -> None:
+        reports.append(report)
+        if there == [A, C] and len(reports) > 3 and len(reloads) < 2:
+            reloads.append(len(reports))
+            pipeline.reload()
+        elif len(reloads) == 2 and len(reports) > reloads[-1] + 3:
+            pipeline.stop()
+
+    bench.log.commit(insert(A, _row("1")))
+    first = parts()
+    pipeline = Pipeline(
+        first.settings, open_source=first.open_source, open_snapshotter=first.open_snapshotter,
+        leaving_out=first.leaving_out, sink=MemorySink(bench.kafka, "c", "p"), observe=observe, reread=lambda: parts(B),
+    )  # fmt: skip
+    pipeline.run()
+    assert bench.state().tables == ("s.a",)
+
+
 @pytest.mark.parametrize("was_published", [True, False])
 def test_a_table_of_which_nothing_was_published_is_left_out(bench: Bench, *, was_published: bool) -> None:
     """Though the position has it: it was taken up, and the log has told what is wrong with it before its first row."""

@@ -62,15 +62,27 @@ class Without:
         self._of_topics: dict[str, str] = {}
         """Those whose topics were not as they must be when they were asked for last, with what was said of each."""
         self._said: Mapping[str, str] | None = None
-        self.follow(parts)
-
-    def follow(self, parts: Parts) -> None:
-        """Begin with what a file says now."""
-        self._settings, self._open, self._leaving_out = parts.settings, parts.open_source, parts.leaving_out
+        self._before: tuple[Parts, frozenset[str], dict[str, CdcError]] | None = None
+        """What it followed, and did without, before the file was read again; None once a session has committed."""
         self._new: frozenset[str] = frozenset()
         """The tables that have come while the log was followed, until a session has committed with them."""
         self._why: dict[str, CdcError] = {}
         """The tables that this process does without."""
+        self._begin(parts)
+
+    def follow(self, parts: Parts) -> None:
+        """Begin with what a file says now; with what was followed before, it does without the same tables as then."""
+        before = self._before or (self._parts, self._new, self._why)
+        self._begin(parts)
+        if parts is before[0]:
+            self._before, (_, self._new, self._why) = None, before
+        else:
+            self._before = before
+
+    def _begin(self, parts: Parts) -> None:
+        self._parts = parts
+        self._settings, self._open, self._leaving_out = parts.settings, parts.open_source, parts.leaving_out
+        self._new, self._why = frozenset(), {}
         self._ran_without = False
         """Whether a session has begun without those of topics."""
         self._again_at_s = float("inf")
@@ -92,7 +104,7 @@ class Without:
 
     def committed(self) -> None:
         """Take note that a session goes on with all that it has found."""
-        self._new = frozenset()
+        self._new, self._before = frozenset(), None
 
     def begun(self, source: Source, tables: Sequence[Table]) -> None:
         """Tell which tables are left out; a start that leaves out none may follow one that did."""

@@ -33,7 +33,7 @@ from cdc.fleet.report import Reporter
 from cdc.formats.wires import wires_of
 from cdc.machine.memory import keep_freed
 from cdc.machine.stop_signals import HangUps
-from cdc.model.errors import CdcError, ConfigError, GapError
+from cdc.model.errors import CdcError, ConfigError, GapError, StartNeededError
 from cdc.model.interfaces import Source
 from cdc.model.meter import Meter
 from cdc.rules.capture_rules import CaptureRules
@@ -78,6 +78,9 @@ def _take_over(within_s: float) -> str:
 
 
 _FOR_EVER = "forever"
+_STARTS_AGAIN = (
+    "nothing is lost: started again, as systemd and Kubernetes do by themselves, it goes by the file as it is"
+)
 
 
 @click.command(cls=_Run)
@@ -213,6 +216,9 @@ def _pipeline(file: Path, followed: Followed, how: _How, shown: RunProgress, met
         try:
             now = reread(file, config)
         except ConfigError as exc:
+            if isinstance(exc, StartNeededError) and pipeline.has_only_stood_by:
+                said = f"{exc.message}, and the copy that was at work may go by it"
+                raise StartNeededError(said, hint=_STARTS_AGAIN) from exc
             hint = f"; {exc.hint}" if exc.hint else ""
             _log.error("the file is not taken up, the connector goes on as before: %s%s", exc.message, hint)
             return None
@@ -227,7 +233,7 @@ def _pipeline(file: Path, followed: Followed, how: _How, shown: RunProgress, met
             return lambda _: None
         return partial(registry.part(f"sinks.topics.records.positions:{what}"), config.sink, config.name)
 
-    return Pipeline(
+    pipeline = Pipeline(
         parts.settings,
         open_source=parts.open_source,
         leaving_out=parts.leaving_out,
@@ -241,6 +247,7 @@ def _pipeline(file: Path, followed: Followed, how: _How, shown: RunProgress, met
         meter=meter,
         reread=read_again,
     )
+    return pipeline
 
 
 class _Stopping:
