@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
-from typing import Any, Final
+from typing import Any
 
 import psycopg2
 import psycopg2.extensions
@@ -43,18 +43,18 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "transaction_timeout": "0",
+    "synchronous_commit": "on",  # what was committed is noted elsewhere, as an event that has left the quarantine
 }
 """What rows, and how long a batch may take, rest on, whatever the role, the database or the URL sets."""
 _PIN = sql.SQL(
     "SELECT count(pg_catalog.set_config(s.name, w.setting, false)) FROM pg_catalog.pg_settings s,"
-    " (VALUES {}) AS w (name, setting) WHERE w.name = s.name"
+    " (VALUES {}) AS w (name, setting)"
+    " WHERE w.name = s.name AND (s.name <> 'synchronous_commit' OR s.setting = 'off')"
 )
-"""Sets those that the server has: servers differ, and a pooler may drop what is asked for at the start of a session."""
-_FLUSH: Final = (
-    "SELECT pg_catalog.set_config('synchronous_commit', 'on', false)"
-    " WHERE pg_catalog.current_setting('synchronous_commit') = 'off'"
-)
-"""What was committed is noted elsewhere, as an event that has left the quarantine: a crash must not take it back."""
+"""Sets those that the server has: servers differ, and a pooler may drop what is asked for at the start of a session.
+
+Where commits are waited for it is left as it is: what for, the server's owner decides.
+"""
 _PASSING = ("08", "57", "53", "40")
 """SQLSTATE classes to retry: connection lost, operator intervention, resources, serialization."""
 _UNQUOTED = {
@@ -255,7 +255,6 @@ class Server:
                     for name, setting in _SETTINGS.items()
                 )
                 cur.execute(_PIN.format(pairs))
-                cur.execute(_FLUSH)
         except psycopg2.Error as exc:
             connection.close()
             raise self.translated(exc, "connecting") from exc
