@@ -178,6 +178,21 @@ def test_a_row_that_is_replaced_by_one_that_is_not_published(tmp_path: Path, how
     assert [event["op"] for event in shop.events()] == ["r", "r", "d", "d", "c"]
 
 
+@pytest.mark.parametrize("how", ["REPLACE INTO orders VALUES (NULL, 1)", "UPDATE OR REPLACE orders SET id = NULL"])
+def test_a_row_that_is_replaced_under_the_default_of_its_key(tmp_path: Path, how: str) -> None:
+    """REPLACE puts the default in place of a NULL: the row that has it is gone, and the new one is not published."""
+    shop = Shop(
+        tmp_path,
+        "CREATE TABLE orders (id TEXT NOT NULL DEFAULT 'a' PRIMARY KEY, n INT)",
+        "INSERT INTO orders VALUES ('a', 5), ('b', 1)",
+    )
+    shop.rules = {"where": {"main.orders": "n > 2"}}
+    shop.run()
+    shop.do(f"{how} WHERE id = 'b'" if "UPDATE" in how else how)
+    shop.run()
+    assert shop.fold() == shop.rows("SELECT * FROM orders WHERE n > 2") == []
+
+
 def test_an_index_alone_reads_nothing_again(shop: Shop) -> None:
     """What changes the schema and not the triggers is no reason."""
     before = len(shop.events())
