@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdc.encode.envelope.frame import Frame
-from cdc.model.change import Position
+from cdc.model.change import WINDOWS, Position
 from cdc.model.interfaces import Source
 from cdc.model.state import State
 
@@ -26,12 +26,19 @@ class Place:
 
     def log_end(self) -> str:
         """Give a position behind all that is in the log by now: what has changed the rows may be anywhere before it."""
-        commit = max(self._source.current(), self._source.position()[1], self.state.commit)
-        return Position(self.state.epoch, commit - 1, Position.window(self.view)).text
+        return self._before_next(max(self._source.current(), self._source.position()[1], self.state.commit))
 
     def since(self) -> str:
         """Give a position before all that is written from now on, behind all that was."""
         if self.frame is not None:
             return self.frame.next_position()
-        commit = max(self._source.position()[1], self.state.commit)
+        return self._before_next(max(self._source.position()[1], self.state.commit))
+
+    def _before_next(self, commit: int) -> str:
+        """Give the position of the next window, if it is written there.
+
+        What begins there is committed with a number that an earlier release, too, numbers its windows from: what it
+        reads would be older than the reading else, and be deleted as stale.
+        """
+        self.view = max(self.view, WINDOWS)
         return Position(self.state.epoch, commit - 1, Position.window(self.view)).text

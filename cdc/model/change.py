@@ -150,7 +150,7 @@ class Message(NamedTuple):
     """Where it ends in the log; the commit position too, if it belongs to no transaction."""
 
 
-_WINDOWS: Final = 1 << 30
+WINDOWS: Final = 1 << 30
 """No transaction has so many events."""
 
 
@@ -176,7 +176,7 @@ class Position:
     @staticmethod
     def window(last: int) -> int:
         """Return the number of what is read after number `last`, behind all events of a transaction."""
-        return max(last, _WINDOWS) + 1
+        return max(last, WINDOWS) + 1
 
     @classmethod
     def parse(cls, text: str) -> Position:

@@ -219,7 +219,8 @@ class CaptureRules:
         """Give why the rules cannot be applied to the captured tables as they are now.
 
         `first`: the connector has not run before. Else a rule of one table may name a column that was there once.
-        `beside` are tables that are left out for now: an item of theirs waits, and so do the columns that it names.
+        `beside` are tables that are left out for now: an item of theirs waits. So do columns that a pattern names, but
+        not before the `first` run: then nobody knows a misspelt one, and what it shall hide would be published.
         """
         for part, items in (("columns", self._columns), ("where", self._where)):
             for item in items:
@@ -231,7 +232,7 @@ class CaptureRules:
                         f"source.{part}: {item} is no captured table",
                         hint=f"captured are {', '.join(t.qualified for t in tables[:10])}{'' if first else stay}",
                     )
-                elif matched and not waits and part == "columns" and (first or is_pattern(item)):
+                elif matched and part == "columns" and (first or (is_pattern(item) and not waits)):
                     yield from _unknown(item, self._columns[item], matched)
         for table in tables:
             try:

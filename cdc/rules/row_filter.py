@@ -47,6 +47,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 _MOMENT: Final = re.compile(
     r"(\d{4,})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?(?:Z|\+00(?::?00)?)?( BC)?"
 ).fullmatch
+_BEHIND: Final = float("inf")
 _ENDS: Final = {"infinity": (float("inf"),), "-infinity": (float("-inf"),)}
 
 
@@ -206,13 +207,28 @@ def _json(column: Column) -> _Read:
 
 
 def _whole(value: bytes) -> object:
-    return int(value)
+    try:
+        return int(value)
+    except ValueError:  # of SQLite, where columns hold what they are given
+        return _number(value)
 
 
 def _decimal(value: bytes) -> object:
     """Return a decimal in the server's order, where NaN equals itself and is greater than all numbers."""
-    found = Decimal(value.decode())
+    try:
+        found = Decimal(value.decode())
+    except (ArithmeticError, ValueError):
+        return (0, _number(value))
     return (1, Decimal(0)) if found.is_nan() else (0, found)
+
+
+def _number(value: bytes) -> float:
+    """Return a number, or what is greater than all: SQLite sorts texts and blobs behind numbers."""
+    try:
+        found = float(value)
+    except ValueError:
+        return _BEHIND
+    return _BEHIND if found != found else found  # noqa: PLR0124 - the text “nan”
 
 
 def _moment(value: bytes) -> object:

@@ -178,6 +178,37 @@ def test_a_row_that_is_replaced_by_one_that_is_not_published(tmp_path: Path, how
     assert [event["op"] for event in shop.events()] == ["r", "r", "d", "d", "c"]
 
 
+@pytest.mark.parametrize("how", ["REPLACE INTO orders VALUES (NULL, 1)", "UPDATE OR REPLACE orders SET id = NULL"])
+def test_a_row_that_is_replaced_under_the_default_of_its_key(tmp_path: Path, how: str) -> None:
+    """REPLACE puts the default in place of a NULL: the row that has it is gone, and the new one is not published."""
+    shop = Shop(
+        tmp_path,
+        "CREATE TABLE orders (id TEXT NOT NULL DEFAULT 'a' PRIMARY KEY, n INT)",
+        "INSERT INTO orders VALUES ('a', 5), ('b', 1)",
+    )
+    shop.rules = {"where": {"main.orders": "n > 2"}}
+    shop.run()
+    shop.do(f"{how} WHERE id = 'b'" if "UPDATE" in how else how)
+    shop.run()
+    assert shop.fold() == shop.rows("SELECT * FROM orders WHERE n > 2") == []
+
+
+@pytest.mark.parametrize("declared", ["INT", "NUMERIC"])
+@pytest.mark.parametrize("sign", ["=", "<>", "<", ">="])
+def test_a_condition_on_what_is_no_number_of_its_column(tmp_path: Path, declared: str, sign: str) -> None:
+    """SQLite has texts and blobs behind all numbers, and a snapshot and the log judge so: neither ends with it."""
+    values = ("1", "2", "3", "2.5", "-1e999", "1e999", "'abc'", "'nan'", "x'00ff'", "NULL")
+    rows = [f"INSERT INTO orders (n) VALUES ({value})" for value in values]
+    shop = Shop(tmp_path, f"CREATE TABLE orders (id INTEGER PRIMARY KEY, n {declared}, s TEXT)", *rows)
+    shop.rules = {
+        "where": {"main.orders": f"n {sign} 2"}, "columns": {"main.orders": ColumnRules(exclude=("n",))},
+    }  # fmt: skip
+    for _ in range(2):
+        shop.run()
+        assert shop.fold() == shop.rows(f"SELECT id, s FROM orders WHERE n {sign} 2 ORDER BY id")
+        shop.do(*rows, "UPDATE orders SET n = 'abc', s = 'was 1' WHERE n = 1")
+
+
 def test_an_index_alone_reads_nothing_again(shop: Shop) -> None:
     """What changes the schema and not the triggers is no reason."""
     before = len(shop.events())

@@ -27,7 +27,18 @@ from cdc.config.published.outbox import OutboxConfig
 from cdc.config.published.route import RouteConfig
 from cdc.formats.reading import Reading
 from cdc.formats.wires import RegisteredWires
-from cdc.model.change import UNCHANGED, Change, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch
+from cdc.model.change import (
+    UNCHANGED,
+    Change,
+    Idle,
+    Message,
+    Offset,
+    Position,
+    Row,
+    Table,
+    Transaction,
+    TransactionBatch,
+)
 from cdc.model.errors import (
     CdcError,
     ChangedError,
@@ -189,6 +200,24 @@ def test_adding_a_table_reads_that_table_only(bench: Bench) -> None:
     bench.run(A, B)
     assert bench.events(A) == ["r", "r", "u", "d", "-"]
     assert bench.fold(A) == {"1": "m"}
+    assert bench.fold(B) == {"1": "n"}
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["a start", "a command"])
+def test_a_release_of_before_goes_on_with_a_reading_that_waits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, live: bool
+) -> None:
+    """It numbers rows from where the position says: those with a number below `since` would be deleted again."""
+    bench.log.commit(insert(B, _row("1")))
+    tables = (A, B) if live else (A,)
+    bench.run(*tables)
+    if live:
+        bench.ask(Command(tables=("s.b",)))
+    with pytest.raises(Killed):
+        bench.run(A, B, at=Faults(("snapshot.window", 1), error=Killed), idle_position_s=0.0)
+    assert bench.state().reading
+    monkeypatch.setattr(Position, "window", lambda last: last + 1)
+    bench.run(A, B)
     assert bench.fold(B) == {"1": "n"}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
-from cdc.model.change import Offset, Position
+from cdc.model.change import WINDOWS, Offset, Position
 from cdc.model.interfaces import LINEAGE, Source
 from cdc.model.state import EMPTIED, UNLOGGED, State
 
@@ -33,7 +33,12 @@ def failed_over(state: State, identity: Mapping[str, str], source: Source, offse
     state = replace(state, identity=identity, epoch=state.epoch + 1, offset=offset, commit=commit)
     since = log_end(state, source)
     reading = {name: {**of, "since": since} if str(of["since"]) > read else of for name, of in state.reading.items()}
-    return replace(state, reading=reading)
+    return with_readings(state, reading)
+
+
+def with_readings(state: State, reading: Mapping[str, Mapping[str, object]]) -> State:
+    """Let tables be read that begin at `log_end`, by an earlier release, too: as `Place` has it."""
+    return replace(state, reading=reading, windows=max(state.windows, WINDOWS) if reading else state.windows)
 
 
 def log_end(state: State, source: Source) -> str:
@@ -49,7 +54,7 @@ def read_again(state: State, tables: Iterable[str], source: Source) -> State:
     """Let tables be read again whose topics may have rows that are gone at the source."""
     since = log_end(state, source)
     reading = {name: IncrementalProgress(since, gap=True).to_json() for name in tables}
-    return replace(state, reading={**state.reading, **reading})
+    return with_readings(state, {**state.reading, **reading})
 
 
 def still_captured(state: State, names: Sequence[str]) -> State:

@@ -17,7 +17,14 @@ from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.starting import verdicts
 from cdc.capture.starting.descriptions import as_published
 from cdc.capture.starting.left_out import KnowingOrigins
-from cdc.capture.starting.next_states import failed_over, log_end, read_again, still_captured, unlogged
+from cdc.capture.starting.next_states import (
+    failed_over,
+    log_end,
+    read_again,
+    still_captured,
+    unlogged,
+    with_readings,
+)
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Position, Table
@@ -267,7 +274,7 @@ class Startup:
                 log.warning("table %s was captured before: its rows are read, and those that are gone are deleted",
                             table.qualified)  # fmt: skip
             reading[table.qualified] = IncrementalProgress(since, gap=back).to_json()
-        return replace(state, reading={**state.reading, **reading})
+        return with_readings(state, {**state.reading, **reading})
 
     def _compare_outbox(self, state: State, source: Source) -> State:
         """Have a table read that is no outbox any more: of the rows it has, none was published."""

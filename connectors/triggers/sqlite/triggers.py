@@ -113,7 +113,7 @@ def triggers(names: Names, found: Found, shape: int, *, some: bool = False) -> d
     }
     if writer.replaceable:
         of = "" if set(writer.shared) & found.generated else f" OF {', '.join(map(quoted, writer.shared))}"
-        there = f"EXISTS (SELECT 1 {writer.found_by('NEW')})" if writer.only_by_key else ""
+        there = writer.taken() if writer.only_by_key else ""
         made["before insert"] = writer.trigger(
             "before insert", "BEFORE INSERT", writer.candidates(), condition=there and f"WHEN {there} "
         )
@@ -158,25 +158,25 @@ class _Writer:
         return f"CREATE TRIGGER {name} {when} ON {self._found.sql} {condition}BEGIN {body} END"
 
     def inserted(self) -> str:
-        return f"{self._into()} SELECT {self._shape}, 'c', NULL, {self._image('t')}, {NOW} {self.found_by('NEW')}"
+        return f"{self._into()} SELECT {self._shape}, 'c', NULL, {self._image('t')}, {NOW} {self._found_by('NEW')}"
 
     def updated(self) -> str:
-        same, still = self._same("OLD", "NEW"), f"NOT EXISTS (SELECT 1 {self.found_by('OLD', alias='o')})"
+        same, still = self._same("OLD", "NEW"), f"NOT EXISTS (SELECT 1 {self._found_by('OLD', alias='o')})"
         before = f"CASE WHEN ({same}) OR {still} THEN {self._image('OLD')} END"
-        return f"{self._into()} SELECT {self._shape}, 'u', {before}, {self._image('t')}, {NOW} {self.found_by('NEW')}"
+        return f"{self._into()} SELECT {self._shape}, 'u', {before}, {self._image('t')}, {NOW} {self._found_by('NEW')}"
 
     def moved_away(self) -> str:
         """A row whose key was changed, and which is at neither key any more."""
         return (
             f"{self._into()} SELECT {self._shape}, 'd', {self._image('OLD')}, NULL, {NOW} "
-            f"WHERE NOT ({self._same('OLD', 'NEW')}) AND NOT EXISTS (SELECT 1 {self.found_by('OLD', alias='o')}) "
-            f"AND NOT EXISTS (SELECT 1 {self.found_by('NEW')})"
+            f"WHERE NOT ({self._same('OLD', 'NEW')}) AND NOT EXISTS (SELECT 1 {self._found_by('OLD', alias='o')}) "
+            f"AND NOT EXISTS (SELECT 1 {self._found_by('NEW')})"
         )
 
     def deleted(self) -> str:
         return (
             f"{self._into()} SELECT {self._shape}, 'd', {self._image('OLD')}, NULL, {NOW} "
-            f"WHERE NOT EXISTS (SELECT 1 {self.found_by('OLD')})"
+            f"WHERE NOT EXISTS (SELECT 1 {self._found_by('OLD')})"
         )
 
     def candidates(self, *, but: str = "") -> list[str]:
@@ -196,6 +196,11 @@ class _Writer:
                 f"FROM {self._found.sql} AS t WHERE {shared}{others}"
             )
         return statements
+
+    def taken(self) -> str:
+        """Whether a row has the key that the new one will have."""
+        key = " AND ".join(self._equal(f"t.{quoted(column)}", self._to_be(column), column) for column in self._key)
+        return f"EXISTS (SELECT 1 FROM {self._found.sql} AS t WHERE {key})"
 
     def told(self) -> list[str]:
         """Take a row off what is noted whose delete is written down: with recursive_triggers, REPLACE calls for it."""
@@ -229,7 +234,7 @@ class _Writer:
     def _into(self) -> str:
         return f"INSERT INTO {quoted(self._names.changes)} (shape, op, before, after, at_ms)"
 
-    def found_by(self, row: str, *, alias: str = "t") -> str:
+    def _found_by(self, row: str, *, alias: str = "t") -> str:
         return f"FROM {self._found.sql} AS {alias} WHERE {self._there(alias, row)}"
 
     def _there(self, alias: str, row: str) -> str:
