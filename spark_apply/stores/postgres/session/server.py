@@ -51,10 +51,11 @@ _PIN = sql.SQL(
 )
 """Sets those that the server has: servers differ, and a pooler may drop what is asked for at the start of a session."""
 _FLUSH: Final = (
-    "SELECT pg_catalog.set_config('synchronous_commit', 'on', false)"
-    " WHERE pg_catalog.current_setting('synchronous_commit') = 'off'"
+    "SELECT pg_catalog.set_config('synchronous_commit', 'local', false)"
+    " WHERE pg_catalog.current_setting('synchronous_commit', true) = 'off'"
 )
-"""What was committed is noted elsewhere, as an event that has left the quarantine: a crash must not take it back."""
+"""What was committed is noted elsewhere, as an event that has left the quarantine: a crash must not take it back. It is
+not `on`: where it was off, no commit has waited for a synchronous standby, which may be away."""
 _PASSING = ("08", "57", "53", "40")
 """SQLSTATE classes to retry: connection lost, operator intervention, resources, serialization."""
 _UNQUOTED = {
