@@ -100,7 +100,9 @@ def _begun(made: ApplyConfig) -> tuple[Replayed, Container[str]] | None:
         first = checkpoints.first_began_at(spark, place)
         if ends is None:
             return None
-        later = any(at > first[topic].get(number, at) for topic, of in ends.items() for number, at in of.items())
+        later = any(
+            at > first.get(topic, {}).get(number, at) for topic, of in ends.items() for number, at in of.items()
+        )
         return Replayed(ends, goes_on=applied is not None or later, left={}, first=first), copies
 
 

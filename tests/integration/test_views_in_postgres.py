@@ -365,6 +365,18 @@ def test_what_another_hand_has_altered_is_made_again_from_the_topics(postgres18:
         assert not state.made_again
 
 
+@pytest.mark.parametrize("gone", ["public.x", "view.sums"])
+def test_a_table_that_is_gone_from_a_state_of_an_earlier_release_is_made_again(postgres18: Database, gone: str) -> None:
+    """Such a state says how many rows there are, and not what its tables are."""
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
+        steps.state.execute("INSERT INTO views VALUES ('sums', '')")
+        steps.write(_ONE.name, {("k",): [1]})
+        steps.step()
+    postgres18.execute("DELETE FROM cdc_views_steps.meta WHERE name = 'layout'", f'DROP TABLE cdc_views_steps."{gone}"')
+    with closing(DatabaseState(postgres18.url, job="steps", prefix="p")) as state:
+        assert gone in state.made_again
+
+
 def test_a_table_of_a_view_that_is_not_in_the_file_may_be_dropped(postgres18: Database) -> None:
     with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())):
         postgres18.execute('DROP TABLE cdc_views_steps."view.sums"')

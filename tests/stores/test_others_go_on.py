@@ -364,13 +364,23 @@ def test_a_server_that_loses_what_it_had_committed_while_the_job_runs(postgres18
     store.close()
 
 
-@pytest.mark.parametrize(("given", "kept"), [("off", "on"), ("local", "local"), ("remote_write", "remote_write")])
+@pytest.mark.parametrize(("given", "kept"), [("off", "local"), ("on", "on"), ("remote_write", "remote_write")])
 def test_what_was_committed_stays(postgres18: Database, given: str, kept: str) -> None:
     """A crash of the server takes back no commit that is counted on elsewhere, whatever a role says."""
     server = Server(f"{postgres18.url}?options=-c%20synchronous_commit%3D{given}", "stores.copy")
     with server.transaction("looking") as cur:
         cur.execute("SHOW synchronous_commit")
         assert cur.fetchall() == [(kept,)]
+    server.close()
+
+
+def test_a_session_that_others_get_commits_as_it_did(postgres18: Database) -> None:
+    """Of views, behind a pooler by transactions: what they commit is made again from the topics."""
+    url = f"{postgres18.url}?options=-c%20synchronous_commit%3Doff"
+    server = Server(url, "store", by_transaction=True)
+    with server.transaction("looking") as cur:
+        cur.execute("SHOW synchronous_commit")
+        assert cur.fetchall() == [("off",)]
     server.close()
 
 

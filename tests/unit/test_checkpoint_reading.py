@@ -133,6 +133,15 @@ def test_a_replay_that_goes_on_is_planned(tmp_path: Path, monkeypatch: pytest.Mo
     assert (made.begins.first, made.begins.fresh) == ({TOPIC: {0: 1}}, False)
 
 
+def test_a_replay_goes_on_without_its_first_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark does not need them where a batch was applied, and they may not have been copied along."""
+    monkeypatch.setattr(spark_apply.replay.replay, "schema_versions", lambda _: {"public.orders": []})
+    monkeypatch.setattr(spark_apply.replay.replay, "_usable", lambda *_: ({}, {}))
+    _written(tmp_path / "checkpoint-again", 3)
+    made = prepare(_config(tmp_path / "checkpoint"), name="again", since=None)
+    assert (made.begins.begin, made.begins.goes_on) == ({TOPIC: {0: 3}}, True)
+
+
 def test_an_erasure_names_the_copies_of_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By their checkpoints beside the job's, of which one may be another job's, of other tables, or damaged."""
     monkeypatch.setattr(spark_apply.verify.leftovers, "chosen_entries", lambda *_, **__: [])

@@ -32,7 +32,7 @@ import tantivy
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import KEY, OP, POSITION
 from spark_apply.model.altered import put_back
 from spark_apply.model.completeness import NEW, Mark
@@ -202,8 +202,12 @@ class TantivyStore:
                 return None
         found = kept_mark(text, f"the index in {self.folder(table)}")
         spoken_of = "" if found is None else json.loads(text).get(_POSITION) or ""
-        # a copy of the folder that was made while it was written may have a newer mark than its documents
-        return found if spoken_of == "" or (self.position(table) or "") >= spoken_of else None
+        if spoken_of == "":
+            return found
+        try:  # a copy of the folder that was made while it was written may have a newer mark than its documents
+            return found if (self.position(table) or "") >= spoken_of else None
+        except OperatorError:  # to read documents takes a lock, for which not every reader of marks may make a file
+            return found
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         with reached(self.folder(table)):

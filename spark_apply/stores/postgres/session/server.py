@@ -43,7 +43,6 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "transaction_timeout": "0",
-    "synchronous_commit": "on",  # what was committed is noted elsewhere, as an event that has left the quarantine
 }
 """What rows, and how long a batch may take, rest on, whatever the role, the database or the URL sets."""
 _PIN = sql.SQL(
@@ -51,10 +50,10 @@ _PIN = sql.SQL(
     " (VALUES {}) AS w (name, setting)"
     " WHERE w.name = s.name AND (s.name <> 'synchronous_commit' OR s.setting = 'off')"
 )
-"""Sets those that the server has: servers differ, and a pooler may drop what is asked for at the start of a session.
-
-Where commits are waited for it is left as it is: what for, the server's owner decides.
-"""
+"""Sets those that the server has: servers differ, and a pooler may drop what is asked for at the start of a session."""
+_FLUSHED = {"synchronous_commit": "local"}
+"""Where a crash may take commits back: they are noted elsewhere, as an event that has left the quarantine. It is not `on`:
+where it was off, no commit has waited for a synchronous standby, which may be away."""
 _PASSING = ("08", "57", "53", "40")
 """SQLSTATE classes to retry: connection lost, operator intervention, resources, serialization."""
 _UNQUOTED = {
@@ -104,6 +103,7 @@ class Server:
         self._parameters = _parameters(url, where)
         self._connection: psycopg2.extensions.connection | None = None
         self._locks: list[str] = []
+        self._by_transaction = by_transaction
         self._has_a_session = by_transaction
         """Whether it is known that a pooler in between keeps a session for us, or does not matter."""
         self._away = False
@@ -250,9 +250,11 @@ class Server:
     def _pinned(self, connection: psycopg2.extensions.connection) -> psycopg2.extensions.connection:
         try:
             with connection, connection.cursor() as cur:
+                # a pooler by transactions gives the session to others, whose commits need not be flushed
+                settings = _SETTINGS if self._by_transaction else _SETTINGS | _FLUSHED
                 pairs = sql.SQL(", ").join(
                     sql.SQL("({}, {})").format(sql.Literal(name), sql.Literal(setting))
-                    for name, setting in _SETTINGS.items()
+                    for name, setting in settings.items()
                 )
                 cur.execute(_PIN.format(pairs))
         except psycopg2.Error as exc:
