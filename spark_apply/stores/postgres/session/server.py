@@ -52,8 +52,10 @@ _PIN = sql.SQL(
 )
 """Sets those that the server has: servers differ, and a pooler may drop what is asked for at the start of a session."""
 _FLUSHED = {"synchronous_commit": "local"}
-"""Where a crash may take commits back: they are noted elsewhere, as an event that has left the quarantine. It is not `on`:
-where it was off, no commit has waited for a synchronous standby, which may be away."""
+"""Where a crash may take commits back: they are noted elsewhere, as an event that has left the quarantine.
+
+It is not `on`: where it was off, no commit has waited for a synchronous standby, which may be away.
+"""
 _PASSING = ("08", "57", "53", "40")
 """SQLSTATE classes to retry: connection lost, operator intervention, resources, serialization."""
 _UNQUOTED = {
