@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
+import pytest
 from pyarrow import parquet
 
 from cdc.model.change import Kind
 from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.stores.delta.columns import stored
-from spark_apply.stores.delta.log import properties_in_folder
+from spark_apply.stores.delta.log import DeltaLog, properties_in_folder
 
 
 def _commit(log: Path, version: int, **properties: str) -> None:
@@ -56,3 +60,17 @@ def test_names_that_differ_in_case_alone_are_told_apart() -> None:
     kept = stored(TargetTable("c", "public", "orders", "t", ("id", "a"), columns, 1))
     assert [column.name for column in kept.columns] == ["Id", "id_2", "a", "ID_3", "id_2_2"]
     assert kept.key == ("id_2", "a")
+
+
+def test_what_a_commit_is_costs_no_look_at_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked of each commit behind each batch; one that compacts a large table has a line for each file."""
+
+    def lines() -> Iterator[str]:
+        yield json.dumps({"commitInfo": {"operation": "OPTIMIZE"}}, separators=(",", ":"))
+        raise AssertionError("each further line is a call into Java")
+
+    java: Any = MagicMock()
+    java.scala.jdk.javaapi.CollectionConverters.asJava.return_value = lines()
+    for name in ("_jvm", "_java", "_delta", "_file_system"):
+        monkeypatch.setattr(DeltaLog, name, java)
+    assert DeltaLog(java, "t").commit_info(3) == {"operation": "OPTIMIZE"}

@@ -128,7 +128,7 @@ class DeltaLog:
         path = self._delta.util.FileNames.unsafeDeltaFile(self._java.logPath(), version)
         if not self._file_system.exists(path):
             return None
-        for line in self._lines(path):
+        for line in self._each_line(path):
             if line.startswith('{"commitInfo"'):
                 return dict(json.loads(line)["commitInfo"])
         return {}
@@ -204,8 +204,13 @@ class DeltaLog:
         return self._jvm.org.apache.hadoop.fs.Path(self._java.dataPath(), name)
 
     def _lines(self, path: Any) -> list[str]:  # noqa: ANN401 - Hadoop's Path
+        return list(self._each_line(path))
+
+    def _each_line(self, path: Any) -> Iterable[str]:  # noqa: ANN401 - Hadoop's Path
+        """Return the lines of a file, for each of which Java is asked; a commit has one for each file of its own."""
         lines = self._java.store().read(path, self._java.newDeltaHadoopConf())
-        return list(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(lines))
+        found: Iterable[str] = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(lines)
+        return found
 
     def _sequence(self, actions: Iterable[Any]) -> Any:  # noqa: ANN401 - Scala's Seq
         found = self._jvm.java.util.ArrayList()
