@@ -374,6 +374,16 @@ def test_what_was_committed_stays(postgres18: Database, given: str, kept: str) -
     server.close()
 
 
+def test_a_session_that_others_get_commits_as_it_did(postgres18: Database) -> None:
+    """Of views, behind a pooler by transactions: what they commit is made again from the topics."""
+    url = f"{postgres18.url}?options=-c%20synchronous_commit%3Doff"
+    server = Server(url, "store", by_transaction=True)
+    with server.transaction("looking") as cur:
+        cur.execute("SHOW synchronous_commit")
+        assert cur.fetchall() == [("off",)]
+    server.close()
+
+
 def test_a_function_of_somebody_that_finds_no_name_is_told(postgres18: Database) -> None:
     """It finds it in their sessions: the job's look in pg_catalog alone. So of a trigger, and of one for statements."""
     postgres18.execute(

@@ -105,6 +105,7 @@ class Server:
         self._parameters = _parameters(url, where)
         self._connection: psycopg2.extensions.connection | None = None
         self._locks: list[str] = []
+        self._by_transaction = by_transaction
         self._has_a_session = by_transaction
         """Whether it is known that a pooler in between keeps a session for us, or does not matter."""
         self._away = False
@@ -256,7 +257,8 @@ class Server:
                     for name, setting in _SETTINGS.items()
                 )
                 cur.execute(_PIN.format(pairs))
-                cur.execute(_FLUSH)
+                if not self._by_transaction:  # else a pooler may give the session to others
+                    cur.execute(_FLUSH)
         except psycopg2.Error as exc:
             connection.close()
             raise self.translated(exc, "connecting") from exc
