@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,10 +206,11 @@ class DeltaLog:
     def _lines(self, path: Any) -> list[str]:  # noqa: ANN401 - Hadoop's Path
         return list(self._each_line(path))
 
-    def _each_line(self, path: Any) -> Iterator[str]:  # noqa: ANN401 - Hadoop's Path
-        """Yield the lines of a file, for each of which Java is asked; a commit has one for each file of its own."""
+    def _each_line(self, path: Any) -> Iterable[str]:  # noqa: ANN401 - Hadoop's Path
+        """Return the lines of a file, for each of which Java is asked; a commit has one for each file of its own."""
         lines = self._java.store().read(path, self._java.newDeltaHadoopConf())
-        yield from self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(lines)
+        found: Iterable[str] = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(lines)
+        return found
 
     def _sequence(self, actions: Iterable[Any]) -> Any:  # noqa: ANN401 - Scala's Seq
         found = self._jvm.java.util.ArrayList()
