@@ -226,7 +226,9 @@ class _Writer:
         missing = f"NOT EXISTS (SELECT 1 FROM {self._found.sql} AS t WHERE {there})"
         if self._some:
             same = (self._equal(f"r.k{number}", f"NEW.{quoted(of)}", of) for number, of in enumerate(self._key))
-            missing = f"(({' AND '.join(same)}) OR {missing})"
+            of_key = f"({' AND '.join(same)})"
+            # else the note may be of a statement before, which replaced nothing: it stays where no row has the key
+            missing = of_key if self.only_by_key else f"({of_key} OR {missing})"
         mine = f"{condition} AND name = {name}"
         gone = f"SELECT DISTINCT {self._shape}, 'd', r.image, NULL, {NOW} FROM {replaced} AS r WHERE {mine}"
         return [f"{self._into()} {gone} AND {missing}", f"DELETE FROM {replaced} WHERE {mine}"]
