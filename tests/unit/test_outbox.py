@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import orjson
 import pytest
@@ -21,7 +21,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.outbox import OutboxConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Change, Column, Kind, Op, Row, Table
-from cdc.model.errors import ChangedError, ConfigError, OperatorError
+from cdc.model.errors import CdcError, ChangedError, ConfigError, OperatorError
 from cdc.model.interfaces import Log
 from cdc.model.table_schema import NoneCame
 from cdc.rules.outbox import COLUMNS, refusals
@@ -62,6 +62,7 @@ def _row(number: int, *, of: bytes = b"order", who: bytes | None = b"7", payload
 class Bench:
     def __init__(self) -> None:
         self.log, self.kafka = MemoryLog(), MemoryKafka()
+        self.source = MemorySource
 
     def run(
         self,
@@ -72,7 +73,7 @@ class Bench:
     ) -> None:
         Pipeline(
             Settings(connector="c", prefix="p", chunk_rows=1, outbox=outbox, logs=logs),
-            open_source=lambda: MemorySource(self.log, tables or [OUTBOX, ORDERS], at=at),
+            open_source=lambda: self.source(self.log, tables or [OUTBOX, ORDERS], at=at),
             open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=1, at=at),
             sink=MemorySink(self.kafka, "c", "p", at=at),
         ).run(until_caught_up=True)
@@ -205,13 +206,18 @@ def test_rows_that_were_there_before_are_not_published() -> None:
     assert bench.ids() == [3]
 
 
-def test_messages_that_no_log_has_are_told_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_that_no_log_has_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
     """Of a table that was made again, and was in no publication at first: no reading of it brings them."""
+
+    class Comparing(MemorySource):
+        found: ClassVar[dict[str, str]] = {}
+
+        def stale(self) -> dict[str, str]:
+            return self.found
+
     bench, reason = Bench(), "it is another table of that name"
     bench.run()
-    monkeypatch.setattr(MemorySource, "stale", lambda _: {"s.outbox": reason, "s.orders": reason}, raising=False)
+    bench.source, Comparing.found = Comparing, {"s.outbox": reason, "s.orders": reason}
     with caplog.at_level(logging.WARNING):
         bench.run()
     said = {record.levelname: record.getMessage() for record in caplog.records}
@@ -222,7 +228,7 @@ def test_messages_that_no_log_has_are_told_of(
     bench.run()
     assert bench.ids() == [3]
     caplog.clear()
-    monkeypatch.setattr(MemorySource, "stale", lambda _: {"s.outbox": NoneCame("a partition was dropped")})
+    Comparing.found = {"s.outbox": NoneCame("a partition was dropped")}
     bench.run()
     assert not caplog.records, "by dropping partitions it is tidied up"
 
@@ -360,14 +366,19 @@ def test_a_table_that_is_no_outbox_is_refused() -> None:
     assert not bench.kafka.topics
 
 
-def test_an_outbox_that_is_not_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outbox_that_is_not_captured_is_refused() -> None:
     """A pattern brings others: nobody would miss one that is misspelt, was renamed, or cannot be captured."""
+    no_key = OperatorError("table s.outbox has no primary key")
+
+    class Choosing(MemorySource):
+        def left_out(self) -> dict[str, CdcError]:
+            return {"s.outbox": no_key}
+
     bench = Bench()
     with pytest.raises(OperatorError, match=r"source.outbox: s.outbox is no captured table") as unknown:
         bench.run(ORDERS)
     assert "captured are s.orders" in (unknown.value.hint or "")
-    no_key = OperatorError("table s.outbox has no primary key")
-    monkeypatch.setattr(MemorySource, "left_out", lambda _: {"s.outbox": no_key}, raising=False)
+    bench.source = Choosing
     with pytest.raises(OperatorError, match=r"table s.outbox has no primary key"):
         bench.run(ORDERS)
     assert not bench.kafka.topics
