@@ -203,7 +203,7 @@ RULED = CaptureRules({"s.t": ColumnRules(mask=("more",))}, {})
     ids=["rewritten", "another type", "another rule"],
 )
 def test_a_row_of_before_its_table_was_another(later: Table, rules: CaptureRules, kept: Row, goes: Any) -> None:
-    """It was `{}`, or a row of nulls: whoever takes back what `before` says keeps the row for ever."""
+    """It was `{}`, or a row of nulls: a reader that takes back what `before` says keeps the row for ever."""
     bench = Bench("envelope")
     bench.log.commit(insert(replace(TABLE, marks=("1", "2")), (b"1", b"a", b"b")))
     bench.run(replace(TABLE, marks=("1", "2")))

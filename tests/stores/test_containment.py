@@ -44,7 +44,7 @@ from spark_apply.verify.verify import verify
 from tests.conftest import Database
 from tests.pushes import some_each_push
 from tests.spark.laws import ORDERS, Record, Setting, forget_the_last_commit, order, until
-from tests.spark.records import SourceTable, position
+from tests.spark.records import Publisher, SourceTable, position
 from tests.stores.test_shaping import Held
 
 if TYPE_CHECKING:
@@ -759,12 +759,7 @@ def test_a_lake_table_that_is_put_back_while_the_job_runs(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, kind: str
 ) -> None:
     """By a rollback, a RESTORE or a backup: the next mark would say that it has what it has lost. It is read again."""
-    setting = Setting(apply_spark, kafka, tmp_path, lambda folder: StoreConfig(type=kind, path=str(folder / kind)))
-    table, publisher = setting.table("orders"), setting.publisher()
-    publisher.create([table], partitions=1)
-    records = [r for n in range(3) for r in table.event("c", order(n), position(10 + n))]
-    publisher.stand(Phase.STREAM, 20, [table], records)
-    setting.apply()
+    setting, publisher, table, records = _applied(apply_spark, kafka, tmp_path, kind)
     put_back = _put_back(setting, table, kind)
     with setting.running("checkpoints") as job:
         for commit, news in ((30, True), (50, False), (70, True)):
@@ -780,6 +775,19 @@ def test_a_lake_table_that_is_put_back_while_the_job_runs(
     assert setting.contents(table) == setting.folded(table, records)
     assert any("was put back to an earlier state while the job runs" in line for line in job.lines)
     assert any("goes on with the others" in line for line in job.lines)
+
+
+def _applied(
+    spark: SparkSession, kafka: str, folder: Path, kind: str
+) -> tuple[Setting, Publisher, SourceTable, list[Record]]:
+    """Return a setting with a copy of three rows, and the records of its topic."""
+    setting = Setting(spark, kafka, folder, lambda at: StoreConfig(type=kind, path=str(at / kind)))
+    table, publisher = setting.table("orders"), setting.publisher()
+    publisher.create([table], partitions=1)
+    records = [r for n in range(3) for r in table.event("c", order(n), position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, [table], records)
+    setting.apply()
+    return setting, publisher, table, records
 
 
 def _is_complete(setting: Setting, table: SourceTable, at: str) -> bool:
@@ -805,12 +813,7 @@ def test_a_lake_table_whose_newest_batch_is_undone_before_its_mark(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of many tables takes its time between the two: the mark would say that what was undone is there."""
-    setting = Setting(apply_spark, kafka, tmp_path, lambda folder: StoreConfig(type=kind, path=str(folder / kind)))
-    table, publisher = setting.table("orders"), setting.publisher()
-    publisher.create([table], partitions=1)
-    records = [r for n in range(3) for r in table.event("c", order(n), position(10 + n))]
-    publisher.stand(Phase.STREAM, 20, [table], records)
-    setting.apply()
+    setting, publisher, table, records = _applied(apply_spark, kafka, tmp_path, kind)
     more = [*table.event("u", order(1, "x"), position(30)), *table.event("d", order(0), position(31))]
     publisher.stand(Phase.STREAM, 40, [table], more)
     store: Any = {"iceberg": IcebergStore, "delta": DeltaStore}[kind]

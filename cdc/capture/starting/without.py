@@ -95,7 +95,7 @@ class Without:
         return self._leaving_out(frozenset(self._why))() if self._why and self._leaving_out else self._open()
 
     def left_out(self, source: Source) -> Mapping[str, CdcError]:
-        """Return all tables that a session does without, with the reason of each, whoever leaves them out."""
+        """Return all tables that a session does without, by its source or by the start, with the reason of each."""
         return {**left_out_by(source), **self._why}
 
     def has_new(self, tables: Collection[str]) -> None:

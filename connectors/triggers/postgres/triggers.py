@@ -309,21 +309,21 @@ class _Writer:
             f"ELSE {self._insert('u', old='OLD', new='t')} {self._found_by('NEW')} "
             f"AND NOT EXISTS (SELECT {self._found_by('OLD', alias='was')}); "
             f"{self._insert('c', new='t')} {self._found_by('NEW')} "
-            f"AND EXISTS (SELECT {self._found_by('OLD', alias='was')}); {self._passed_on()}"
+            f"AND EXISTS (SELECT {self._found_by('OLD', alias='was')});{self._passed_on()} "
             f"{self._insert('d', old='OLD')} WHERE NOT EXISTS (SELECT {self._found_by('OLD')}) "
             f"AND NOT EXISTS (SELECT {self._found_by('NEW')}); END IF;"
         )
 
     def deleted(self) -> str:
-        return f"{self._insert('d', old='OLD')} WHERE NOT EXISTS (SELECT {self._found_by('OLD')}); {self._passed_on()}"
+        return f"{self._insert('d', old='OLD')} WHERE NOT EXISTS (SELECT {self._found_by('OLD')});{self._passed_on()}"
 
     def _passed_on(self) -> str:
         """Where a row has the old key by now: that one may not be published, and the topic would keep the old row."""
         if not self._shape.some:
             return ""
         return (
-            f"{self._insert('d', old='OLD')} WHERE EXISTS (SELECT {self._found_by('OLD')}); "
-            f"{self._insert('c', new='t')} {self._found_by('OLD')}; "
+            f" {self._insert('d', old='OLD')} WHERE EXISTS (SELECT {self._found_by('OLD')}); "
+            f"{self._insert('c', new='t')} {self._found_by('OLD')};"
         )
 
     def truncated(self) -> str:
