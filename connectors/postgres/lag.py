@@ -25,7 +25,10 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         rows = catalog.rows(
             "reading pg_replication_slots",
             "SELECT slot_name, active, wal_status, confirmed_flush_lsn::text, safe_wal_size,"
-            " pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8 FROM pg_replication_slots WHERE slot_name = %s",
+            " pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8,"
+            " a.pid, coalesce(host(a.client_addr), 'this machine'), a.application_name,"
+            " (extract(epoch FROM a.backend_start) * 1000)::int8"
+            " FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE slot_name = %s",
             (config.slot,),
         )
         ((reading,),) = catalog.rows(
@@ -41,19 +44,13 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
             " (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s)",
             (standby_name(config.name)[:63],),
         )
-        owner = catalog.rows(
-            "reading who uses the slot",
-            "SELECT a.pid, coalesce(host(a.client_addr), 'this machine'), a.application_name,"
-            " (extract(epoch FROM a.backend_start) * 1000)::int8"
-            " FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s",
-            (config.slot,),
-        )
         held = retention.read(catalog, config.slot)
         beside = list(left_behind(catalog, config))
     finally:
         connection.close()
     names = ("name", "active", "wal_status", "confirmed_flush_lsn", "safe_wal_size_bytes", "retained_wal_bytes")
-    slot = dict(zip(names, rows[0], strict=True)) if rows else None
+    slot = dict(zip(names, rows[0], strict=False)) if rows else None
+    pid, where, who, since_ms = rows[0][len(names) :] if rows else (None,) * 4
     if slot is not None and held is not None:
         warned = retention.judge(held)
         slot |= {
@@ -73,7 +70,5 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         "standby": standby,
         "slot": slot,
         "left_behind": [{"slot": of.about.removeprefix("slot "), "reason": of.what, "hint": of.fix} for of in beside],
-        "owner": None
-        if not owner
-        else {"who": f"{owner[0][2]} (process {owner[0][0]}) from {owner[0][1]}", "since_ms": owner[0][3]},
+        "owner": None if pid is None else {"who": f"{who} (process {pid}) from {where}", "since_ms": since_ms},
     }

@@ -54,12 +54,14 @@ class _Seen:
         return found
 
     def becomes(self, state: str, level: str) -> dict[str, Any]:
+        entry: dict[str, Any] = {}
+
         def there() -> bool:
-            entry = self.entry()
+            entry.update(self.entry())
             return (entry["state"], entry["level"]) == (state, level)
 
-        eventually(there, lambda: f"{state}, {level}; it is {self.entry()}")
-        return self.entry()
+        eventually(there, lambda: f"{state}, {level}; it is {entry}")
+        return entry
 
     def command(self, name: str, what: str) -> None:
         body = json.dumps({"connector": name, "command": what}).encode()
@@ -81,7 +83,10 @@ def test_a_life_that_is_watched(
         seen.becomes("new", "warn")
         with Running(connector) as running:
             running.await_following()
-            entry = seen.becomes("streaming", "ok")
+            seen.becomes("streaming", "ok")
+            # server and Kafka are asked at times of their own: what the server said may be of the snapshot still
+            eventually(lambda: seen.entry()["owner"], "the server tells who follows")
+            entry = seen.entry()
             assert entry["owner"]["who"].startswith(f"cdc {prefix}")
             assert entry["slot"]["active"]
             postgres18.execute("INSERT INTO t SELECT generate_series(51, 90)")
