@@ -12,11 +12,13 @@ somebody else has written to, or made empty, has another end than the position s
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import IO, Final
 
+from cdc.files.large_events import LargeEvents
 from cdc.files.position_file import Contents, PositionFile
 from cdc.files.topicless_sink import TopiclessSink, emptied, file_at, place_of, read_again
 from cdc.model.errors import BugError, OperatorError, VerdictError
@@ -40,8 +42,8 @@ class JsonlSink(TopiclessSink):
 
     def _begin(self) -> None:
         super()._begin()
-        self._lines: list[bytes] = []
-        self._bytes = 0
+        self._lines: LargeEvents[tuple[bytes]] = LargeEvents()
+        self._count = self._bytes = 0
 
     def fence(self) -> State | None:
         self.close()
@@ -118,35 +120,43 @@ class JsonlSink(TopiclessSink):
         if value is None:
             return  # the delete before it says it
         line = _KEY % (key or b"null") + value[1:] + b"\n"
-        self._lines.append(line)
+        self._lines.add((line,), len(line))
+        self._count += 1
         self._bytes += len(line)
 
     def log(self, name: Log, key: bytes, value: bytes | None) -> None:
         self.write(name, key, value)
 
     def pending(self) -> tuple[int, int]:
-        return len(self._lines), self._bytes
+        return self._count, self._bytes
 
     def commit(self, state: State) -> None:
         if self._file is None or self._position is None:
             raise BugError("the sink is not fenced: nothing may be written")
-        before = self._contents
-        for since, name in read_again(before, state):
-            at = place_of(since, map(_position, self._lines))
-            self._lines.insert(at, _KEY % b"null" + emptied(name, since, self._schemas)[1:] + b"\n")
-        lines = b"".join(self._lines)
-        if lines:
+        before, length = self._contents, 0
+        again = read_again(before, state)
+        if self._count or again:
             try:
                 self._must_be_as_left(self._file)
-                self._file.write(lines)
+                for line in self._in_order(again):
+                    length += self._file.write(line)
                 self._file.flush()
                 os.fsync(self._file.fileno())
             except OSError as exc:
                 raise self._unwritable(exc) from exc
-        after = Contents(state, self._schemas, self._commands, length=before.length + len(lines))
+        after = Contents(state, self._schemas, self._commands, length=before.length + length)
         self._position.write(after)
         self._contents = after
         self._begin()
+
+    def _in_order(self, again: Sequence[tuple[str, str]]) -> Iterator[bytes]:
+        """Give the lines, and a ``t`` of each table whose rows come again at its place of the log."""
+        texts = [(since, _KEY % b"null" + emptied(name, since, self._schemas)[1:] + b"\n") for since, name in again]
+        places = [(place_of(since, (_position(line) for (line,) in self._lines)), text) for since, text in texts]
+        for number, (line,) in enumerate(self._lines):
+            yield from (text for place, text in places if place == number)
+            yield line
+        yield from (text for place, text in places if place >= self._count)
 
     def close(self) -> None:
         super().close()

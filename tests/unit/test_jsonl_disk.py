@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pytest
 
+import cdc.files.large_events
 import sinks.duckdb.entry
 import sinks.jsonl
 from cdc.model.change import Position
@@ -99,6 +102,32 @@ def test_a_table_that_is_back_has_its_earlier_rows_taken_away_once(tmp_path: Pat
     assert [(event["op"], event["source"]["position"]) for event in told] == [
         ("t", Position(1, commit, 0).text) for commit in (3, 7, 9)
     ]
+
+
+def test_a_large_transaction_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines wait on the disk; where a table's rows come again among them is told at its place."""
+    monkeypatch.setattr(cdc.files.large_events, "IN_MEMORY", 100_000)
+    sink, count, at = JsonlSink(tmp_path / "changes.jsonl", "c"), 10_000, 7_000
+    sink.fence()
+    sink.schema(b"1", b'{"db":"d","schema":"s","table":"t","version":1}')
+    sink.commit(replace(STATE, commit=1, tables=("s.t",)))
+    positions = [Position(1, 2, number).text for number in range(count)]
+    filling = "x" * 1_000
+    tracemalloc.start()
+    for position in positions:
+        event = {"op": "c", "after": filling, "source": {"position": position}}
+        sink.write("p.s.t", b'{"id":1}', orjson.dumps(event))
+    sink.commit(replace(STATE, tables=("s.t",), reading={"s.t": {"since": positions[at]}}))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    sink.close()
+    told = [json.loads(line) for line in (tmp_path / "changes.jsonl").read_text().splitlines()]
+    expected = [("c", position) for position in positions]
+    assert [(event["op"], event["source"]["position"]) for event in told] == [
+        *(*expected[:at], ("t", positions[at])),
+        *expected[at:],
+    ]
+    assert most < 3_000_000, "of more than 10,000,000 bytes of lines"
 
 
 def test_a_file_of_a_long_transaction_is_let_go_of() -> None:
