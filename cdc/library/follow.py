@@ -35,6 +35,7 @@ from cdc.library.handover_sink import HandoverSink
 from cdc.library.values import RowReader
 from cdc.model.change import Offset
 from cdc.model.errors import CdcError, ConfigError, GapError, OperatorError
+from cdc.model.hints import without_topics
 from cdc.model.interfaces import Source
 from cdc.rules.capture_rules import CaptureRules
 
@@ -48,6 +49,10 @@ SCHEMES: Final = {
 }
 _UNNAMED: Final = re.compile("[^a-z0-9_-]+")
 _LONGEST: Final = 40
+_BEGIN_AGAIN: Final = (
+    "a position file of another name, with create=True, begins with a new snapshot; what was changed in the gap is "
+    "told by that alone"
+)
 
 
 class Follow:
@@ -169,14 +174,9 @@ def _transactions(batch: Batch, progress: Progress, readers: dict[tuple[str, int
 def _run(pipeline: Pipeline, channel: Channel, until_caught_up: bool) -> None:  # noqa: FBT001 - a thread's
     try:
         pipeline.run(until_caught_up=until_caught_up)
-    except GapError as exc:
-        gap = GapError(
-            exc.message,
-            hint="a position file of another name, with create=True, begins with a new snapshot; what was changed in "
-            "the gap is told by that alone",
-        )
-        gap.__cause__ = exc
-        channel.end(gap)
+    except CdcError as exc:
+        exc.hint = without_topics(exc.hint, _BEGIN_AGAIN, of_gap=isinstance(exc, GapError))
+        channel.end(exc)
     except BaseException as exc:  # noqa: BLE001 - it is raised on the other thread
         channel.end(exc)
     else:

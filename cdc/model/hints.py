@@ -15,6 +15,7 @@ from typing import Any, Final
 CONNECTOR: Final = "CONNECTOR.yaml"
 APPLY: Final = "APPLY.yaml"
 VIEWS: Final = "VIEWS.yaml"
+_READ_AGAIN: Final = re.compile(rf"cdc snapshot start {re.escape(CONNECTOR)}[^;]*")
 
 
 def pasteable(hint: str, files: Mapping[str, Path | str]) -> str:
@@ -33,6 +34,11 @@ def of_fleet(options: Iterable[str]) -> dict[str, str]:
     given = "".join(f" {shlex.quote(option)}" for option in options)
     commands = [f"cdc fleet {verb}" for verb in ("add", "list", "remove", "restart", "run", "status")]
     return {command: f"{command}{given}" for command in commands} if given else {}
+
+
+def without_topics(hint: str | None, again: str, *, of_gap: bool) -> str | None:
+    """Return a hint for a connector without topics: no command reads rows again there, but `again` says what does."""
+    return again if of_gap else hint and _READ_AGAIN.sub(lambda _: again, hint)
 
 
 def of_table(command: str, table: str) -> str:

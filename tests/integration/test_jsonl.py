@@ -7,12 +7,14 @@ import random
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
+from cdc.files.position_file import PositionFile
 from tests.conftest import Database
 from tests.integration import in_process
 from tests.integration.file_connector import FileConnector
@@ -168,6 +170,16 @@ def test_what_it_needs_can_be_asked_for(postgres18: Database, tmp_path: Path) ->
     assert "slot missing: cdc_lines is gone" in said
     assert "another sink.path and another name begin with a new snapshot" in said
     assert "cdc snapshot start" not in said, "it refuses a connector without topics"
+    position = PositionFile(lines.out.with_name("changes.jsonl.pos"))
+    contents = position.read()
+    assert contents.state is not None
+    identity = {**contents.state.identity, "system_identifier": "7000000000000000001"}
+    position.write(replace(contents, state=replace(contents.state, identity=identity)))
+    position.close()
+    for said in (checked()[1], lines.cdc("run", "FILE", "--until-caught-up").stderr):
+        assert "another source: connector lines stands at a position of system identifier 7000000000000000001" in said
+        assert "this one has taken its place (a new major version, a migration): another sink.path and" in said
+        assert "cdc snapshot start" not in said
     lines = Lines(tmp_path, postgres18.url, ["public.t"], path=str(tmp_path / "no" / "changes.jsonl"))
     assert "changes.jsonl cannot be written: its folder is not there" in checked()[1]
 

@@ -34,7 +34,7 @@ from cdc.encode.schema_versions import SchemaVersions
 from cdc.formats.wires import wires_of
 from cdc.model.change import Table
 from cdc.model.errors import CdcError, ConfigError, GapError, OperatorError, TopicError
-from cdc.model.hints import CONNECTOR, pasteable
+from cdc.model.hints import CONNECTOR, pasteable, without_topics
 from cdc.model.state import State
 from cdc.model.wire import places_of
 from cdc.rules import outbox
@@ -89,7 +89,7 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
             now = place.position()
             if now is not None and now != state:
                 state, checked = now, look_at_source(config, now, known=True)
-    findings = [*(_in_its_words(config, _needed(config, finding)) for finding in checked.findings), *findings]
+    findings = [*(_needed(config, finding) for finding in checked.findings), *findings]
     if checked.tables:
         rules = CaptureRules.of_source(config.source)
         beside = {of.about.removeprefix("table ") for of in checked.findings if of.level is not Level.OK}
@@ -120,7 +120,7 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     captured = {*state.tables} if state is not None else set[str]()
     if known:
         findings = _as_a_run_takes_them(config, place, findings, checked.tables, captured)
-    return list({_told(finding): finding for finding in findings}.values())
+    return list({_told(finding): _in_its_words(config, finding) for finding in findings}.values())
 
 
 def _needed(config: ConnectorConfig, finding: Finding) -> Finding:
@@ -132,9 +132,10 @@ def _needed(config: ConnectorConfig, finding: Finding) -> Finding:
 
 
 def _in_its_words(config: ConnectorConfig, finding: Finding) -> Finding:
-    """Return the finding of a gap with what helps where events go to a file."""
-    is_of_file = config.into is not None and isinstance(finding.error, GapError)
-    return replace(finding, fix=BEGIN_AGAIN) if is_of_file else finding
+    """Return the finding with what helps where events go to a file."""
+    if config.into is None:
+        return finding
+    return replace(finding, fix=without_topics(finding.fix, BEGIN_AGAIN, of_gap=isinstance(finding.error, GapError)))
 
 
 def _by_what_was_said(

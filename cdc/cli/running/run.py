@@ -34,6 +34,7 @@ from cdc.formats.wires import wires_of
 from cdc.machine.memory import keep_freed
 from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import CdcError, ConfigError, GapError, StartNeededError
+from cdc.model.hints import without_topics
 from cdc.model.interfaces import Source
 from cdc.model.meter import Meter
 from cdc.rules.capture_rules import CaptureRules
@@ -301,9 +302,9 @@ def _follow(
     with alive:
         try:
             pipeline.run(until_caught_up=how.until_caught_up)
-        except GapError as exc:
-            if into is None:
-                raise
-            raise GapError(exc.message, hint=BEGIN_AGAIN, may_pass=exc.may_pass) from exc
+        except CdcError as exc:
+            if into is not None:
+                exc.hint = without_topics(exc.hint, BEGIN_AGAIN, of_gap=isinstance(exc, GapError))
+            raise
     shown.done()
     return None if pipeline.caught_up else stopping.number
