@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import spark_apply.job.retry
 from cdc.config.views import ViewConfig
 from cdc.model.errors import CdcError, FencedError
 from sinks.kafka import KafkaSink
@@ -140,6 +141,7 @@ class Cases:
             if point:
                 with pytest.MonkeyPatch.context() as patched:
                     killed(patched, point)
+                    patched.setattr(spark_apply.job.retry, "_TRIES", 1)  # a process that is dead tries nothing again
                     try:
                         self.bench.run()
                     except (CdcError, RuntimeError):
