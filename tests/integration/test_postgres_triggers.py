@@ -456,7 +456,7 @@ def test_a_publication_that_comes(shop: PostgresShop, monkeypatch: pytest.Monkey
     assert shop.select("SELECT max(shape) FROM cdc_c.shapes") == [(2,)], "its rows were read again once"
 
 
-@pytest.mark.parametrize("back", [10, 2])
+@pytest.mark.parametrize("back", [pytest.param(10, marks=pytest.mark.full), 2])
 def test_numbers_that_went_back_before_a_table_is_read_again(shop: PostgresShop, back: int) -> None:
     """What was not read yet would seem to be newer than the reading, and keep rows that have gone without a change."""
     shop.do("INSERT INTO orders SELECT n, 'new' FROM generate_series(11, 20) n")
