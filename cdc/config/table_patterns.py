@@ -40,3 +40,8 @@ def chooses(items: Iterable[str], name: str) -> bool:
 def leaves_out(items: Iterable[str], name: str) -> bool:
     """Whether one of the items of `tables` that begin with ! names ``schema.table``."""
     return any(matches(item[1:], name) for item in items if item.startswith(LEFT_OUT))
+
+
+def splits(name: str) -> list[tuple[str, str]]:
+    """Return each schema and table that ``schema.table`` may be of: in the names of both there may be dots."""
+    return [(name[:at], name[at + 1 :]) for at, c in enumerate(name) if c == "." and 0 < at < len(name) - 1]

@@ -8,16 +8,10 @@ from typing import Final
 
 import yaml
 
+from cdc.config.yaml.secret_names import names_secret
+
 _REFERENCE: Final = re.compile(r"\$\{(?:file:[^}]+|(?:env:)?[A-Za-z_][A-Za-z0-9_]*(?::-)?)\}")
 """One that holds nothing by itself: a default that is not empty would be a value."""
-_SECRET: Final = re.compile(
-    r"passw|passphrase|secret|credential|salt|jaas|token|api[._-]?key|access[._-]?key|master[._-]?key|private|\.pem$|(^|[._-])pwd"
-    r"|user[._-]?info|oauthbearer\.config",
-    re.IGNORECASE,
-)
-_NO_SECRET: Final = re.compile(
-    r"location$|[._]url$|\.type$|\.file$|_file$|timeout|\.id$|\.provider|cipher|algorithm", re.IGNORECASE
-)
 _NAMES: Final = ("source.columns", "source.where", "sink.formats", "sink.topic_config")
 """Below these, keys are names of tables, columns and topics' properties."""
 _HASH: Final = re.compile(r"source\.columns\..*\.hash\.salt")
@@ -56,14 +50,13 @@ def _is_secret(value: str, at: str) -> bool:
     if pattern is _WORD and at.startswith(_NAMES):  # a condition compares columns, which may be called anything
         return False
     found = pattern.findall(_marked(value))
-    return any(_SECRET.search(name) and not _NO_SECRET.search(name) and _rest(given) for name, given in found)
+    return any(names_secret(name) and _rest(given) for name, given in found)
 
 
 def _is_named_secret(at: str) -> bool:
     if at.startswith(_NAMES):
         return _HASH.fullmatch(at) is not None
-    name = at.rpartition(".options.")[2] if ".options." in at else at.rpartition(".")[2]
-    return bool(_SECRET.search(name)) and not _NO_SECRET.search(name)
+    return names_secret(at.rpartition(".options.")[2] if ".options." in at else at.rpartition(".")[2])
 
 
 def _marked(value: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
+from cdc.config.table_patterns import splits
 from cdc.encode.table_log import log_of
 from cdc.model.consumers import GroupOffsets, Groups, PartitionOffset
 from cdc.model.errors import CdcError
@@ -91,10 +92,10 @@ def read_consumers(config: ConnectorConfig, state: State) -> Consumers:
 def topics_of(config: ConnectorConfig, state: State) -> list[str]:
     """Name the topics that a connector publishes: of tables, their logs, messages, transactions, an outbox's."""
     topic_of = registry.part("sinks.topics.records.bulk:topic_of")
-    of = {table: topic_of(config.sink, *table.split(".", 1)) for table in state.tables}
-    topics = dict.fromkeys(of.values())  # tables may share one
+    of = [(table, topic_of(config.sink, *each)) for table in state.tables for each in splits(table)]
+    topics = dict.fromkeys(topic for _, topic in of)  # tables may share one
     log = config.sink.log
-    logs = [log_of(topic) for table, topic in of.items() if log and log.has(table)]
+    logs = [log_of(topic) for table, topic in of if log and log.has(table)]
     log_topic = registry.part("sinks.topics.names:log_topic")
     beside = [log_topic(config.sink.prefix, config.name, name) for name in _OF_LOGS if name in config.logs]
     return [*topics, *logs, *beside, *_routed(config)]

@@ -30,6 +30,7 @@ from cdc.config.source_config import SourceConfig
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, leaves_out, matches
 from cdc.model.change import UNCHANGED, Row, Table, Unsent
 from cdc.model.errors import OperatorError
+from cdc.rules import unknown_columns
 from cdc.rules.changed_values import changed_column, without_labels
 from cdc.rules.encrypted_rows import EncryptedRows, encrypted_column
 from cdc.rules.keyring import Keyring
@@ -233,7 +234,7 @@ class CaptureRules:
                         hint=f"captured are {', '.join(t.qualified for t in tables[:10])}{'' if first else stay}",
                     )
                 elif matched and part == "columns" and (first or (is_pattern(item) and not waits)):
-                    yield from _unknown(item, self._columns[item], matched)
+                    yield from unknown_columns.refused(item, self._columns[item], matched)
         for table in tables:
             try:
                 rules = self.of(table.qualified)
@@ -241,6 +242,15 @@ class CaptureRules:
                     rules.published(table)
             except OperatorError as exc:
                 yield exc
+
+    def waiting(self, tables: Sequence[Table], beside: Collection[str]) -> Iterator[str]:
+        """Say which columns of patterns may just be misspelt: no captured table has them, and they wait for others."""
+        left_out = {*beside} - {table.qualified for table in tables}
+        for item, rules in self._columns.items():
+            left = [name for name in left_out if matches(item, name)]
+            matched = [table for table in tables if matches(item, table.qualified)]
+            if is_pattern(item) and left and (missing := unknown_columns.missing(rules, matched)):
+                yield unknown_columns.waits(item, missing, left)
 
     def shown(self, tables: Sequence[Table]) -> list[Table]:
         """Return the tables as they are published. Raises as `refusals` gives."""
@@ -266,7 +276,7 @@ def refuse_unknown(rules: TableRules, table: Table, known: Callable[[str], bool]
     """
     missing = [name for name in rules.missing(table) if not known(name)]
     if missing and not rules.by_pattern:
-        raise _no_column(table.qualified, missing, table)
+        raise unknown_columns.no_column(table.qualified, missing, table)
 
 
 def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]) -> None:
@@ -410,19 +420,6 @@ def _one(part: str, items: Mapping[str, object], name: str) -> str | None:
             f"source.{part}: table {name} is named by {' and by '.join(found)}", hint="keep one: rules are not joined"
         )
     return found[0] if found else None
-
-
-def _unknown(item: str, rules: ColumnRules, tables: Sequence[Table]) -> Iterator[OperatorError]:
-    """Give an error if a rule names a column that no table of its item has."""
-    there = {column.name for table in tables for column in table.columns}
-    missing = [name for name in (*rules.exclude, *rules.include, *rules.changed) if name not in there]
-    if missing:
-        yield _no_column(item, missing, tables[0] if not is_pattern(item) else None)
-
-
-def _no_column(name: str, missing: Sequence[str], table: Table | None) -> OperatorError:
-    there = f"its columns: {', '.join(column.name for column in table.columns)}" if table is not None else None
-    return OperatorError(f"source.columns: table {name} has no column {', '.join(dict.fromkeys(missing))}", hint=there)
 
 
 def _cut(kept: Sequence[int]) -> Callable[[Row], Row]:

@@ -717,6 +717,18 @@ def test_a_large_transaction_is_whole_and_the_rules_hold(tmp_path: Path) -> None
     assert len({event["transaction"]["id"] for event in shop.events() if event["transaction"] is not None}) == 1
 
 
+def test_a_column_that_waits_for_a_table_that_is_left_out_is_told(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """Where a pattern names it, it may just be misspelt: what it shall hide is published."""
+    shop.tables = ("main.*",)
+    shop.run()
+    shop.do("CREATE TABLE keyless (n INT)")
+    shop.rules = {"columns": {"main.*": ColumnRules(mask=("statsu",))}}
+    shop.run()
+    told = [record.getMessage() for record in caplog.records if "statsu" in record.getMessage()]
+    assert len(told) == 1
+    assert "if the name is not misspelt, it waits for main.keyless, which is left out" in told[0]
+
+
 def test_a_file_that_is_replaced_is_noticed_while_it_runs(shop: Shop, tmp_path: Path) -> None:
     """By another file of the name, and by pages that are written over it, with more changes than were there before."""
     shop.do("PRAGMA wal_checkpoint(TRUNCATE)")

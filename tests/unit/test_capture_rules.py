@@ -130,6 +130,10 @@ def test_a_misspelt_column_of_a_pattern_waits_for_no_table_of_a_first_start() ->
     (error,) = rules.refusals([USERS], first=True, beside=["s.other"])
     assert "has no column emial" in error.message
     assert not [*rules.refusals([USERS], first=False, beside=["s.other"])]
+    (said,) = rules.waiting([USERS], ["s.other"])
+    assert "has a column emial: if the name is not misspelt, it waits for s.other" in said
+    assert not [*rules.waiting([USERS], ["t.other"])]
+    assert not [*CaptureRules({"s.users": ColumnRules(mask=("emial",))}, {}).waiting([USERS], ["s.other"])]
 
 
 def test_the_rules_of_a_table_that_cannot_be_captured_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import replace
 
@@ -9,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc.cli.inspecting.tail import _topics
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig, LogConfig
+from cdc.config.source_config import SourceConfig
+from cdc.encode.table_log import log_of
 from cdc.model.consumers import GroupOffsets, Groups, PartitionOffset, Unread
+from cdc.model.state import Phase, State
 from cdc.monitor.burrow import WINDOW_S, Commit, Status, judge, worst
-from cdc.monitor.consumers import judged
+from cdc.monitor.consumers import judged, topics_of
 from sinks.consumers.groups import committed_ms
 from sinks.consumers.offset_commits import OffsetCommit, parse, partition_of
+from sinks.topics.names import table_topic
 
 NOW = 1_700_000_000_000
 S = 1000
@@ -199,3 +207,19 @@ def test_a_group_has_the_partition_that_java_gives_it(group: str, of: int) -> No
 )
 def test_when_an_event_was_committed(value: bytes | None, at_ms: int | None) -> None:
     assert committed_ms(value) == at_ms
+
+
+def test_topics_of_a_schema_whose_name_has_a_dot() -> None:
+    """Groups on them were not seen, and `cdc tail --table` found no topic: the name was split at its first dot."""
+    sink = KafkaConfig(bootstrap_servers="h:1", topic_prefix="p", log=LogConfig(tables=("a.b.*",), retention="1d"))
+    source = SourceConfig(type="postgres", url="postgresql://h/d", tables=("a.b.t", "s.u"))
+    config = ConnectorConfig(name="c", source=source, sink=sink)
+    state = State(connector="c", identity={}, phase=Phase.STREAM, epoch=1, tables=("a.b.t", "s.u"))
+    found = topics_of(config, state)
+    for schema, table in (("a.b", "t"), ("a", "b.t")):
+        topic = table_topic("p", schema, table)
+        assert topic in found
+        assert log_of(topic) in found
+        assert re.fullmatch(_topics(config, "a.b.t"), topic)
+    assert sum(topic.endswith(".u") for topic in found) == 1
+    assert not re.fullmatch(_topics(config, "s.u"), table_topic("p", "s", "v"))

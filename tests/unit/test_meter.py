@@ -433,6 +433,7 @@ def test_a_file_with_which_no_session_begins_is_given_up(
         ("snapshot: {max_rows_per_second: 5}", ""),
         ("name: d", "name, sink.topic_prefix cannot be changed while the connector runs"),
         ("sink: {bootstrap_servers: 'k:1', partitions: 3}", "sink.partitions cannot be changed"),
+        ("sink: {bootstrap_servers: 'k:1', options: {linger.ms: '5'}}", "sink.options.linger.ms cannot be changed"),
         ("source: {type: postgres, url: 'postgresql://h/d', tables: [public.t], slot: other}", "source.slot cannot be"),
         ("on_error: dead_letter", "on_error cannot be changed"),
         ("metrics: {listen: '127.0.0.1:9187'}", "metrics cannot be changed"),
@@ -454,3 +455,28 @@ def test_what_of_a_file_may_change(change: str, refused: str, tmp_path: Path) ->
         return
     with pytest.raises(ConfigError, match=refused):
         reread(file, before)
+
+
+def test_a_login_that_has_changed_holds_up_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A rotated password of Kafka or of the registry had each `cdc reload` refused until a start."""
+    file, secrets = tmp_path / "c.yaml", {name: tmp_path / name for name in ("kafka", "registry")}
+
+    def write(tables: str, secret: str) -> None:
+        for path in secrets.values():
+            path.write_text(secret)
+        file.write_text(
+            f"name: c\nsource: {{type: postgres, url: 'postgresql://h/d', tables: [{tables}]}}\nsink:\n"
+            "  bootstrap_servers: 'k:1'\n  format: avro\n"
+            f"  options: {{sasl.password: '${{file:{secrets['kafka']}}}'}}\n"
+            "  registry:\n    url: http://r:1\n"
+            f"    options: {{basic.auth.user.info: '${{file:{secrets['registry']}}}'}}\n"
+        )
+
+    write("public.t", "old-one")
+    before = load_connector(file)
+    write("public.t, public.u", "new-one")
+    now = reread(file, before)
+    assert (now.source.tables, now.sink) == (("public.t", "public.u"), before.sink), "clients have the old ones"
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "sink.options.sasl.password, sink.registry.options.basic.auth.user.info is another one" in said
+    assert "-one" not in said.replace("new one", "").replace("another one", "")

@@ -116,6 +116,8 @@ class Without:
         said = {table: error.message for table, error in why.items()}
         may = why or could_begin_without(tables, self._settings.by_pattern, ())
         if (may or self._said) and said != self._said:
+            for waits in self._settings.rules.waiting(tables, why):
+                log.warning("%s", waits)
             self._tell(why)
             self._said = said
 

@@ -94,7 +94,10 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         rules = CaptureRules.of_source(config.source)
         beside = {of.about.removeprefix("table ") for of in checked.findings if of.level is not Level.OK}
         wrong = rules.refusals(checked.tables, first=state is None, beside=beside)
-        findings += [refused("rules", error) for error in wrong]
+        findings += [refused("rules", error) for error in wrong] + [
+            Finding(Level.WARNING, "rules", what)
+            for what in rules.waiting(checked.tables, beside if state is not None else ())
+        ]
         findings += probed("rules", partial(_by_what_was_said, config, place, rules, checked.tables))
         told = dict.fromkeys(beside)
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables, told)]

@@ -15,6 +15,7 @@ import orjson
 from cdc.cli.terminal import painted
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.table_patterns import splits
 from cdc.formats.reading import Reading
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.routes import Routes, owner
@@ -84,10 +85,10 @@ def _topics(config: ConnectorConfig, table: str | None) -> str:
     """Make a regular expression over topic names."""
     if table is None:
         return str(registry.part("sinks.topics.records.follow:any_event")(config.sink))
-    schema, dot, name = table.partition(".")
-    if not dot or not name:
+    if not splits(table):
         raise ConfigError(f"--table {table} is not schema.table", hint="--table public.orders")
-    return str(registry.part("sinks.topics.records.follow:one_table")(config.sink, schema, name))
+    one_table = registry.part("sinks.topics.records.follow:one_table")
+    return "|".join(dict.fromkeys(one_table(config.sink, *each) for each in splits(table)))
 
 
 def _of_table(records: Iterator[_Record], config: ConnectorConfig, table: str | None) -> Iterator[_Record]:

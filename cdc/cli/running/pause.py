@@ -69,7 +69,8 @@ def reload(file: Path, *, as_json: bool) -> None:
 
     Taken up are source.url, tables, heartbeat_s and on_hole, and snapshot: tables that are new are read while the log
     is followed. A file that is wrong, that changes anything else, or that a session cannot begin with, is refused with
-    a line in the connector's log, and the connector goes on as before. One that is down reads its file as it starts.
+    a line in the connector's log, and the connector goes on as before. Another password or user in sink.options or
+    sink.registry.options holds up nothing: it is taken at the next start. One that is down reads its file as it starts.
     """
     config = load_connector(file)
     identifier = _ask(config, Command(reload=True))

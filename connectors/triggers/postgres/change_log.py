@@ -31,13 +31,10 @@ from connectors.triggers.change_tables import CLOSE_THE_GAP, too_wide
 from connectors.triggers.following import LOCKS_S
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.looks import FUNCTIONS, SECURITY, TABLES, TRIGGERS, Looks
+from connectors.triggers.postgres.sequence import ROOM, TOO_GREAT, too_great, went_back
 from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, quoted, stored_as
 from connectors.triggers.postgres.triggers import EVENTS, FORGETS, MOST_COLUMNS, Names
 
-ROOM: Final = 20
-"""A commit position is a change's number with so many bits below it: see `rounds`."""
-TOO_GREAT: Final = 1 << (62 - ROOM)
-"""Numbers from here on have no commit position."""
 _DELETED_AT_ONCE: Final = 10_000
 _DELETING_S: Final = 0.5
 _PASSING_MS: Final = 100
@@ -61,14 +58,6 @@ JOIN pg_namespace n ON n.oid = o.oprnamespace
 WHERE i.indrelid = %s::oid AND i.indisprimary AND k.place <= i.indnkeyatts
 """
 _TEXTS: Final = ("text", "varchar")
-
-
-def too_great(schema: str) -> GapError:
-    """Return the error of a sequence that somebody has set."""
-    return GapError(
-        f"numbers too great: the sequence of {schema} gives numbers above {TOO_GREAT}: somebody has set it forward",
-        hint=CLOSE_THE_GAP,
-    )
 
 
 class ChangeLog:
@@ -309,11 +298,17 @@ class ChangeLog:
         ((last, called),) = self._ask(f"SELECT last_value, is_called FROM {self.names.sequence}")
         return int(last) if called else int(last) - 1
 
-    def end(self) -> int:
-        """Draw a number and return it as a commit position: see `rounds`; all committed before the call lies below."""
+    def end(self, seen: str | None = None) -> int:
+        """Draw a number and return it as a commit position: see `rounds`; all committed before the call lies below.
+
+        Raises GapError if a change that the snapshot `seen` does not see has a greater number: it was drawn before.
+        """
         if self.identity() is None:
             return (self.last() + 2) << ROOM
-        ((drawn,),) = self._ask("SELECT nextval(%s::regclass)", self.names.sequence)
+        greatest = f"SELECT max(seq) FROM {self.names.changes} WHERE xid >= pg_snapshot_xmin(%s::pg_snapshot)"
+        ((drawn, unread),) = self._ask(f"SELECT nextval(%s::regclass), ({greatest})", self.names.sequence, seen)
+        if unread is not None and unread >= drawn:
+            raise went_back(self.names.schema, unread)
         return (int(drawn) + 1) << ROOM
 
     def now(self) -> tuple[int, int, str]:

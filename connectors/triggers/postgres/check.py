@@ -14,7 +14,8 @@ from cdc.model.state import State
 from connectors.postgres import session
 from connectors.postgres.catalog import server
 from connectors.postgres.catalog.catalog import Captured
-from connectors.triggers.postgres.change_log import ROOM, ChangeLog
+from connectors.triggers.postgres.change_log import ChangeLog
+from connectors.triggers.postgres.sequence import ROOM
 from connectors.triggers.postgres.source import Look
 from connectors.triggers.probes import Probes, described
 

@@ -51,11 +51,12 @@ import psycopg2
 from psycopg2 import sql
 
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, GapError, OperatorError
+from cdc.model.errors import BugError, ChangedError, OperatorError
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.copy_text import parse_row
-from connectors.triggers.change_tables import CLOSE_THE_GAP, number_of
-from connectors.triggers.postgres.change_log import ROOM, TOO_GREAT, ChangeLog, too_great
+from connectors.triggers.change_tables import number_of
+from connectors.triggers.postgres.change_log import ChangeLog
+from connectors.triggers.postgres.sequence import ROOM, TOO_GREAT, too_great, went_back
 from connectors.triggers.postgres.shape import quoted
 from connectors.triggers.postgres.triggers import Names
 
@@ -257,11 +258,7 @@ class Rounds:
             following=sql.Literal(following),
         )
         for (number,) in self._log.catalog.rows("reading changes", statement):
-            raise GapError(
-                f"numbers went back: change {number} of {self._log.names.schema} has a number that was given before: "
-                "somebody has set the sequence back, and changes cannot be put in order",
-                hint=CLOSE_THE_GAP,
-            )
+            raise went_back(self._log.names.schema, number)
 
     def _batch(self, batch: Sequence[Listed]) -> list[Transaction]:
         """Read some small transactions, and move behind them."""

@@ -14,13 +14,15 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.change import Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ChangedError, OperatorError, raise_first
 from cdc.model.interfaces import Start
+from cdc.model.state import State
 from connectors.postgres import session
 from connectors.postgres.catalog import server
 from connectors.postgres.catalog.catalog import Captured
 from connectors.postgres.reliance import ledger
 from connectors.triggers.following import LONGEST_S, SHORTEST_S, TriggerSource
-from connectors.triggers.postgres.change_log import ROOM, ChangeLog
+from connectors.triggers.postgres.change_log import ChangeLog
 from connectors.triggers.postgres.rounds import Place, Rounds
+from connectors.triggers.postgres.sequence import ROOM
 from connectors.triggers.postgres.standing import differs
 from connectors.triggers.postgres.triggers import LONGEST
 
@@ -37,6 +39,8 @@ class PostgresTriggers(TriggerSource[Captured]):
         self._sql: psycopg2.extensions.connection | None = None
         self._changes: ChangeLog | None = None
         self._reading: psycopg2.extensions.connection | None = None
+        self._seen: str | None = None
+        """The snapshot of the position that the session begins at."""
         self._shapes: dict[int, Table | None] = {}
         self._divided: dict[int, bool] = {}
         self._parts: dict[int, tuple[str, str]] = {}
@@ -83,7 +87,12 @@ class PostgresTriggers(TriggerSource[Captured]):
         self._log().catalog.rows("looking after the session", "SELECT")
 
     def current(self) -> int:
-        return self._log().end()
+        at, _ = self.position()
+        return self._log().end(str(at["seen"]) if at else self._seen)
+
+    def verify(self, state: State) -> tuple[Offset, int] | None:
+        self._seen = str(state.offset["seen"])
+        return super().verify(state)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         self._reading = session.connect(self._params)
