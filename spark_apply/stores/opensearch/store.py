@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import orjson
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import OpenSearchException
+from opensearchpy.exceptions import OpenSearchException, TransportError
 from opensearchpy.helpers import scan
 from pyspark.sql import SparkSession
 
@@ -48,7 +48,7 @@ from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, onl
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import index_name
 from spark_apply.stores.opensearch.bulk import MISSING, SENT, STALE, Bulk, Patience, requests
-from spark_apply.stores.opensearch.failures import as_ours, translated
+from spark_apply.stores.opensearch.failures import FORBIDDEN, as_ours, translated
 from spark_apply.stores.opensearch.fields import column_name, field_name, type_of_field
 from spark_apply.stores.opensearch.indexes import Indexes, alias_of, alone, is_ours
 from spark_apply.stores.opensearch.notes import CAUGHT_UP, COMPLETE, DUE, POSITION, REPLACED, Notes, due_of
@@ -147,9 +147,21 @@ class OpenSearchStore:
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         if self._require_opened(table):
-            with translated(f"index {self.index(table)} cannot be flushed"):
-                self._client.indices.flush(index=self.index(table))
+            self._flush(self.index(table))
         self._notes.write(self.index(table), COMPLETE, {"complete": mark.to_json()})
+
+    def _flush(self, index: str) -> None:
+        try:
+            self._client.indices.flush(index=index)
+        except OpenSearchException as exc:
+            error = as_ours(exc, f"index {index} cannot be flushed", index, words=True)
+            allowed = not (isinstance(exc, TransportError) and exc.status_code == FORBIDDEN)
+            hint = (
+                "the job’s user needs indices:admin/flush, because a crash of the server would lose what an index with "
+                f"durability async has taken; or curl -X PUT '<url>/{index}/_settings' -H 'Content-Type: "
+                'application/json\' -d \'{"index.translog.durability": "request"}\'  # then it goes on by itself'
+            )
+            raise type(error)(error.message, hint=error.hint if allowed else hint) from exc
 
     def _require_opened(self, table: TargetTable) -> bool:
         """Return whether a crash of the server loses what the live index has taken.
