@@ -44,6 +44,7 @@ from spark_apply.model.document import document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.kept_mark import kept_mark
+from spark_apply.model.ownership import Ownership
 from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import index_name
@@ -75,6 +76,7 @@ class OpenSearchStore:
         self._suffix = suffix
         self._beside: dict[str, str] = {}
         self._opened: dict[str, str] = {}
+        self._marks = Ownership()
         self._patience = Patience()
         self._indexes = Indexes(client, settings)
         self._notes = Notes(client, f"{index_name(prefix)}.cdc-applied")
@@ -101,6 +103,7 @@ class OpenSearchStore:
             if made:
                 self._notes.write(made, COMPLETE, {"complete": NEW.to_json()})
             self._opened[table.qualified] = self._notes.uuid(alias)
+            self._marks.opened(table.qualified, self.mark(table))
             return identity_of(self._indexes.identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
             error = as_ours(exc, f"index {alias} cannot hold {table.qualified}", alias, words=True)
@@ -114,6 +117,7 @@ class OpenSearchStore:
             stamped = self._indexes.identity(index)  # a rebuild may have swapped another in
         identity_of(stamped, batch.table, f"index {index}")
         self._require_opened(batch.table)
+        self._marks.writes(batch.table.qualified, self.mark(batch.table), f"index {index}")
         rows = with_document(batch.rows, batch.table, field_name).select(*SENT).toLocalIterator()
         statuses: dict[tuple[str, int], int] = {}
         bulk = Bulk(self._client, index, self._patience)
@@ -148,7 +152,11 @@ class OpenSearchStore:
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         if self._require_opened(table):
             self._flush(self.index(table))
-        self._notes.write(self.index(table), COMPLETE, {"complete": mark.to_json()})
+        there = self.mark(table)
+        made = self._marks.wanted(table.qualified, there, mark)
+        if made is not None:
+            self._notes.write(self.index(table), COMPLETE, {"complete": made.to_json()})
+        self._marks.wrote(table.qualified, there, made, f"index {self.index(table)}")
 
     def _flush(self, index: str) -> None:
         try:
