@@ -76,7 +76,7 @@ EXITS: Final[Mapping[str, str]] = {
     "view explain": "0: the view's topic has records of the key. 1: it has none.",
     "explain": "0: the topic has records of the key. 1: it has none.",
     "status": "0: it could be told, also of something that is down.",
-    "wait": "0: every store holds what the token stands for. 1: not before the timeout.",
+    "wait": "0: every store holds what the token stands for. 1: not before the timeout, or never.",
     "quarantine retry": "0: nothing is left. 1: some events still do not fit.",
     "verify": "0: the copies agree with the source. 1: they differ, or it cannot be told.",
 }

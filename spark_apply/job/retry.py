@@ -37,6 +37,7 @@ def fold_batch(
     while True:
         visibility = publisher.visibility(ends)
         try:
+            publisher.claim(ends)
             applier(records, visibility, publisher.taken_in())
         except Exception as exc:
             tries += 1

@@ -100,11 +100,14 @@ class Mark:
     columns: Mapping[str, int | str] = field(default_factory=dict, compare=False)
     """By what the store knows them, as far as it does: another column of the name has another. The store adds them, so
     that a mark without them is the same."""
+    by: str = field(default="", compare=False)
+    """The run that has written it (`spark_apply.model.ownership`); empty: not known."""
 
     def to_json(self) -> str:
         complete = asdict(self.complete) if self.complete else None
         about = {"ends": self.ends, "complete": complete, "topic": self.topic, "version": self.version}
-        return json.dumps(about | ({"columns": self.columns} if self.columns else {}), sort_keys=True)
+        known = {name: value for name, value in (("columns", self.columns), ("by", self.by)) if value}
+        return json.dumps(about | known, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Mark:
@@ -113,7 +116,8 @@ class Mark:
         complete = Complete(**found["complete"]) if found["complete"] else None
         ends = {int(partition): end for partition, end in found["ends"].items()}
         columns = {**found.get("columns", {})}
-        return cls(ends, complete, str(found.get("topic", "")), int(found.get("version", 0)), columns)
+        topic, version, by = str(found.get("topic", "")), int(found.get("version", 0)), str(found.get("by", ""))
+        return cls(ends, complete, topic, version, columns, by)
 
     def holds(self, ends: Mapping[int, int]) -> bool:
         """Whether the copy has all records below `ends`."""

@@ -675,7 +675,12 @@ def two_jobs_on_one_target(setting: Setting) -> None:
             publish(stream[2 * third :], (later,))
     failed = [job.failure for job in (one, other, live, later) if job.failure is not None]
     assert all(isinstance(failure, OperatorError) for failure in failed), failed
-    setting.apply()
+    try:
+        setting.apply()
+    except OperatorError as exc:  # the other job's mark was the last one
+        if "is older than the checkpoint" not in exc.message:
+            raise
+        run_apply(setting.config(), once=True, reset_checkpoint=True)
     folded = setting.folded(table, [record for transaction in stream for record in transaction])
     assert setting.contents(table) == folded
     assert setting.rows(table) == len(folded), "a row is there twice"

@@ -778,10 +778,12 @@ def test_a_lake_table_that_is_put_back_while_the_job_runs(
 
 
 def _applied(
-    spark: SparkSession, kafka: str, folder: Path, kind: str
+    spark: SparkSession, kafka: str, folder: Path, kind: str, url: str | None = None
 ) -> tuple[Setting, Publisher, SourceTable, list[Record]]:
     """Return a setting with a copy of three rows, and the records of its topic."""
-    setting = Setting(spark, kafka, folder, lambda at: StoreConfig(type=kind, path=str(at / kind)))
+    setting = Setting(
+        spark, kafka, folder, lambda at: StoreConfig(type=kind, path=None if url else str(at / kind), url=url)
+    )
     table, publisher = setting.table("orders"), setting.publisher()
     publisher.create([table], partitions=1)
     records = [r for n in range(3) for r in table.event("c", order(n), position(10 + n))]

@@ -30,7 +30,7 @@ def _applied(monkeypatch: pytest.MonkeyPatch, errors: list[Exception], swapped: 
     conf = SimpleNamespace(get=lambda _: "2")
     looks = iter([False, *swapped])
     swaps: Any = SimpleNamespace(look=lambda **_: next(looks), spark=SimpleNamespace(conf=conf))
-    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, taken_in=dict)
+    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, taken_in=dict, claim=lambda _: None)
     given: Any = applier
     records: Any = "records"
     retry.fold_batch(given, swaps, records, publisher, {})
@@ -57,7 +57,7 @@ def test_a_store_that_is_away_when_copies_are_looked_at_is_contained(monkeypatch
         if len(contained) == 2:
             raise OperatorError("refused", hint="")
 
-    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, taken_in=dict)
+    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, taken_in=dict, claim=lambda _: None)
     swaps: Any = SimpleNamespace(look=look, spark=SimpleNamespace(conf=SimpleNamespace(get=lambda _: "2")))
     given, records = (applier, "records")
     retry.fold_batch(given, swaps, records, publisher, {}, asides=asides)  # type: ignore[arg-type]

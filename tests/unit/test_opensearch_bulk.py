@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opensearchpy.exceptions import ConnectionTimeout, RequestError, TransportError
+from opensearchpy.exceptions import AuthorizationException, ConnectionTimeout, RequestError, TransportError
 
 from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.model.store import Refused
@@ -15,6 +16,7 @@ from spark_apply.spark.failures import StoreAwayError
 from spark_apply.stores.opensearch import bulk as opensearch_bulk
 from spark_apply.stores.opensearch.bulk import Action, Bulk, Patience
 from spark_apply.stores.opensearch.fields import column_name, field_name
+from spark_apply.stores.opensearch.store import OpenSearchStore
 
 TOO_LARGE = TransportError(413, "", "")
 TOO_DEEP = RequestError(400, "x_content_parse_exception", {"error": {"type": "x_content_parse_exception"}})
@@ -150,3 +152,16 @@ def test_fields_are_named_one_to_one(columns: list[str]) -> None:
         assert field.strip()
         assert not field.startswith("_")
         assert not {"*", "."} & set(field)
+
+
+def test_an_index_that_a_user_may_not_flush_says_what_is_needed() -> None:
+    """The password is right: the hint names the right, and the other way."""
+
+    def refuse(**_: str) -> None:
+        raise AuthorizationException(403, "security_exception", {})
+
+    client: Any = SimpleNamespace(indices=SimpleNamespace(flush=refuse))
+    with pytest.raises(OperatorError, match=r"cannot be flushed \(status 403") as told:
+        OpenSearchStore(client, "shop", {})._flush("shop.public.orders")
+    for words in ("indices:admin/flush", "-X PUT '<url>/shop.public.orders/_settings'"):
+        assert words in (told.value.hint or "")

@@ -59,6 +59,17 @@ def publisher(barriers: Barriers, store: Store) -> WatermarkPublisher:
     return made
 
 
+def test_a_copy_has_the_mark_of_this_run_before_its_rows() -> None:
+    """Once, and only where rows come."""
+    store = Store()
+    made = publisher(Barriers(), store)
+    made.claim({TOPIC: {0: 5}})
+    assert store.marks == []
+    for _ in range(2):
+        made.claim({TOPIC: {0: 6}})
+        assert store.marks == [Mark({0: 5}, None, version=TABLE.version)]
+
+
 def test_a_batch_that_failed_completes_nothing() -> None:
     """A batch that failed after its visibility was computed leaves no mark, though the job publishes once more."""
     barriers, store = Barriers(), Store()

@@ -21,6 +21,11 @@ from cdc.model.hints import APPLY, pasteable
 
 _TOKEN = re.compile(r"(?P<connector>[a-z][a-z0-9_-]{0,39}):(?P<position>[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8})")
 
+_ENDED = (
+    "of a view, cdc view status with its job's file says why it is stopped; a table was dropped, renamed or is not in "
+    "source.tables: capture it again, or take it out of the tables of APPLY.yaml"
+)
+
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
     found = seconds_of(value)
@@ -38,7 +43,8 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str) -
 def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, as_json: bool) -> int:
     """Return as soon as the stores hold all that was committed at the source before the token was taken.
 
-    Exit code 0 then, 1 at the timeout, with what is complete.
+    Exit code 0 then, 1 at the timeout, with what is complete; 1 before it, if all that is missing is of tables that do
+    not go on: their connector captures them no more, or they are views that are stopped.
     """
     config = load_apply(file)
     parsed = _TOKEN.fullmatch(token.strip())
@@ -66,7 +72,7 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
         click.echo(pasteable(held_back, {APPLY: file}), err=True)
     for store, at in late.items():
         message, hint = _why(store, at, Position.parse(parsed["position"]))
-        say(f"not within {timeout_s:g} s: {message}", err=True)
+        say(message if at.ended else f"not within {timeout_s:g} s: {message}", err=True)
         say(f"hint:  {pasteable(hint, {APPLY: file})}", err=True)
     return int(bool(late))
 
@@ -90,6 +96,8 @@ def _why(store: str, at: Any, wanted: Position) -> tuple[str, str]:  # noqa: ANN
     """Say what a store does not have yet, and where to look."""
     if at.remade:
         return f"store {store} has copies of other topics: {', '.join(at.remade)}", "cdc apply APPLY.yaml --plan"
+    if at.ended:
+        return f"store {store} holds it but for tables that do not go on: {', '.join(at.ended)}", _ENDED
     if at.incomplete:
         hint = "is `cdc apply` running, with this file? These tables are read from the beginning, or from the source"
         return f"store {store} is not complete yet: {', '.join(at.incomplete)}", hint

@@ -94,6 +94,8 @@ class AsideWatch:
             require_deletes(self.source, [(table, {name: aside.store})])
             require_deletes_read(self.spark, self.source, table, name, aside.store)
             aside.route = Route(table, {name: aside.store})
+            if aside.owed is None and not is_whole(aside.store) and (mark := aside.store.mark(table)) is not None:
+                aside.store.set_mark(table, mark)  # the one who goes on from it is this job
         table, store = aside.route.table, aside.store
         before = store.mark(table) or Mark({}, None)
         begin, most = (aside.owed.begin, None) if aside.owed else (self._behind(topic, before.ends), _STEP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -13,20 +13,22 @@ from cdc.config.config import ApplyConfig
 from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Position
 from cdc.model.errors import CdcError, ConfigError, OperatorError
+from cdc.model.state import State
 from cdc.model.state_records import StateReader
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.kafka.topic_identity import difference, identities
 from spark_apply.events.kafka.topics import existing_topics, position_topic
 from spark_apply.events.selection import fitting
-from spark_apply.model.completeness import Complete, Mark, lowest
+from spark_apply.model.completeness import Complete, Mark, kept_up, lowest
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.target_table import TargetTable
 
 ORIGIN = "origin"
 """What the identity in a view job's position calls the connector that its positions are of."""
 
-_LOOK_S = 0.05
+_LOOK_S, _ASK_S = 0.05, 1.0
+"""How often marks are looked at; and how often, where they are not there, connectors are asked whether tables go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class StoreProgress:
     """Those of them whose copy is of another topic than there is now: deleted and made again, or on another cluster."""
     refused: Mapping[str, CdcError] = field(default_factory=dict)
     """Why there can be no copy of a table as file and table are now, or why its copy does not say how far it is."""
+    marks: Sequence[tuple[TargetTable, Mark | None]] = field(default=(), repr=False)
+    """What the copies say of themselves."""
+    ended: Sequence[str] = ()
+    """Tables that do not go on, if a position that is waited for is reached by all others."""
 
 
 class Reader:
@@ -85,13 +91,15 @@ class Reader:
         silent = [table.qualified for table, mark in zip(tables, marks, strict=True) if not (mark and mark.complete)]
         complete = None if unusable else lowest(marks)
         names = [*(table.qualified for table in tables), *unusable]
-        return StoreProgress(complete, names, [*silent, *unusable], remade, refused)
+        told = list(zip(tables, marks, strict=True))
+        return StoreProgress(complete, names, [*silent, *unusable], remade, refused, told)
 
     def await_position(
         self, connector: str, position: str, stores: Sequence[str], *, timeout_s: float
     ) -> dict[str, StoreProgress]:
         """Return {} when all `stores` hold everything before `position`, or those that do not at the time-out.
 
+        They are returned before that where all that is waited for are tables that do not go on (`StoreProgress.ended`).
         Positions of two epochs are not compared: after a fail-over it is unknown whether the transaction was carried
         over. Raises ConfigError for a store that follows no table of `connector`.
         """
@@ -102,13 +110,25 @@ class Reader:
                 msg = f"store {store} follows no table of connector {connector}"
                 raise ConfigError(msg, hint=f"known here: {', '.join(there) or 'none'}")
         until = time.monotonic() + timeout_s
+        asks_at = min(until, time.monotonic() + _ASK_S)
         waiting = list(stores)
         while True:
             found = {store: self.read(store, connector) for store in waiting}
             waiting = [store for store, at in found.items() if not _reached(at.complete, position)]
-            if not waiting or time.monotonic() >= until:
+            if waiting and time.monotonic() >= asks_at:
+                found |= {name: replace(found[name], ended=self._ended(found[name], position)) for name in waiting}
+                asks_at += _ASK_S
+            if all(found[name].ended for name in waiting) or time.monotonic() >= until:
                 return {store: found[store] for store in waiting}
             time.sleep(_LOOK_S)
+
+    def _ended(self, at: StoreProgress, position: str) -> Sequence[str]:
+        """Return the tables that keep a store from a position, if none of them goes on."""
+        late = [table for table, mark in at.marks if not _reached(mark.complete if mark else None, position)]
+        states = {of: last_state(self._config.source, of) for of in {table.connector for table in late}}
+        goes_on = {of: kept_up(state) for of, state in states.items() if state is not None}
+        ended = [table.qualified for table in late if table.qualified not in goes_on.get(table.connector, at.tables)]
+        return ended if len(ended) == len(late) and len(at.marks) == len(at.tables) else ()
 
     def __enter__(self) -> Self:
         return self
@@ -140,12 +160,17 @@ class Reader:
 
 def origin_of(source: ApplySource, connector: str) -> str:
     """Return the connector that a view job's positions are of, over other view jobs; another connector's own name."""
+    state = last_state(source, connector)
+    return state.identity.get(ORIGIN, connector) if state is not None else connector
+
+
+def last_state(source: ApplySource, connector: str) -> State | None:
+    """Return what a connector, or a view job, published last of where it stands."""
     topic, states = position_topic(source.topic_prefix, connector), StateReader(connector)
     if topic in existing_topics(source, [topic]):
         for message in committed_records(source, topic, 1):
             states.hear(message.key(), message.value())
-    state = states.state(where=f"topic {topic}")
-    return state.identity.get(ORIGIN, connector) if state is not None else connector
+    return states.state(where=f"topic {topic}")
 
 
 def _reached(complete: Complete | None, position: str) -> bool:

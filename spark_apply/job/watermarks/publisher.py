@@ -39,6 +39,8 @@ class WatermarkPublisher:
         self._marks: dict[Key, Mark] = {}
         self._passed: Mapping[str, Barrier] = {}
         """By connector, the newest barrier that is true of what the copies hold."""
+        self._claimed = set[Key]()
+        """The copies whose marks were written since the job began (`spark_apply.model.ownership`)."""
         self._told: dict[Key, tuple[bool, str]] = {}
         """Of copies that are brought together with others, whether each table is read again, and why it is gone."""
 
@@ -146,6 +148,17 @@ class WatermarkPublisher:
         """Return the ends of a copy in partitions of which the next batch may read again what it has."""
         read = self._ends.get(topic, {})
         return {number: end for number, end in mark.ends.items() if end > read.get(number, 0)}
+
+    def claim(self, ends: Ends) -> None:
+        """Write the marks of copies that get their first rows of this run: then they say by whose progress they are."""
+        for (topic, name), route in self._followers():
+            key, known = (topic, name), self._marks.get((topic, name))
+            if key in self._claimed or name not in route.stores or is_whole(route.stores[name]):
+                continue
+            if known is not None and ends.get(topic) != self._ends.get(topic):
+                with self._applier.contained(topic, name):
+                    route.stores[name].set_mark(route.table, known)
+                    self._claimed.add(key)
 
     def applied(self, ends: Ends, visibility: Mapping[Key, Visibility]) -> None:
         """Note that all stores hold everything below `ends`; `visibility` has the marks that are already written."""

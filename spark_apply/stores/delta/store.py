@@ -77,6 +77,7 @@ from spark_apply.stores.lake.properties import (
     MARK,
     due_in,
     gone,
+    kept_in,
     mark_in,
     own_identity,
     required_stamp,
@@ -131,6 +132,7 @@ class DeltaStore(LakeStore):
         self._seen[table.qualified] = now.version
         self._schemas[table.qualified] = now.schema
         self._fits(table, names_in_files(now.schema))
+        self._marks.opened(table.qualified, kept_in(now.properties, f"Delta table {log.path}"))
         return identity
 
     def _require_line(self, table: TargetTable, log: DeltaLog, now: int) -> None:
@@ -162,6 +164,8 @@ class DeltaStore(LakeStore):
             _identity(log, now.properties, batch.table)  # a rebuild may have swapped in another shape
             self._require_line(batch.table, log, now.version)
             self._require_types(batch.table, log, now.schema)
+            copy = f"Delta table {log.path}"
+            self._marks.writes(batch.table.qualified, kept_in(now.properties, copy), copy)
         before = self._positions[batch.table.qualified]
         position = max(before or "", batch.position)
         selected = columns(batch.table)
@@ -214,19 +218,25 @@ class DeltaStore(LakeStore):
         return None if text is None else Mark.from_json(text)
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        log, mark = self._log(table), self._marked(table, mark)
+        log, mark, copy = self._log(table), self._marked(table, mark), f"Delta table {self.path(table)}"
+        there = made = None
 
         def change(snapshot: Any, properties: Properties) -> tuple[Any, ...]:  # noqa: ANN401 - Java's Snapshot
+            nonlocal there, made
             if self._copy is None:
                 self._require_line(table, log, int(snapshot.version()))
             position = position_at(log, snapshot)
             if due_in(properties) is None:  # otherwise another copy may be live than was opened
                 position = max(position or "", self._positions.get(table.qualified) or "") or None
             set_position(properties, position)
-            properties[MARK] = mark.to_json()
+            there = kept_in(properties, copy)
+            made = self._marks.wanted(table.qualified, there, mark)
+            if made is not None:
+                properties[MARK] = made.to_json()
             return ()
 
         log.commit(change)
+        self._marks.wrote(table.qualified, there, made, copy)
 
     def read(self, table: TargetTable) -> DataFrame:
         try:

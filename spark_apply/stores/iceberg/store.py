@@ -57,7 +57,16 @@ from spark_apply.stores.lake.columns import refuse_taken
 from spark_apply.stores.lake.history import Head, HistoryTable, add_versions
 from spark_apply.stores.lake.keys import one_of_each_key, several_texts
 from spark_apply.stores.lake.merge import merge
-from spark_apply.stores.lake.properties import APPLIED, CAUGHT_UP, IDENTITY, MARK, due_in, own_identity, required_stamp
+from spark_apply.stores.lake.properties import (
+    APPLIED,
+    CAUGHT_UP,
+    IDENTITY,
+    MARK,
+    due_in,
+    kept_in,
+    own_identity,
+    required_stamp,
+)
 from spark_apply.stores.lake.store import LakeStore
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
@@ -158,6 +167,7 @@ class IcebergStore(LakeStore):
         self._seen[table.qualified] = standing(loaded)
         self._schemas[table.qualified] = int(loaded.schema().schemaId())
         self._fits(table, self._columns(loaded))
+        self._marks.opened(table.qualified, kept_in(loaded.properties(), own))
         return own
 
     def _refuse_altered(self, table: TargetTable) -> None:
@@ -209,6 +219,8 @@ class IcebergStore(LakeStore):
             own_identity(loaded.properties().get(IDENTITY), batch.table, f"Iceberg table {name}")
             self._require_line(batch.table, loaded)
             self._require_types(batch.table, loaded)
+            copy = f"Iceberg table {name}"
+            self._marks.writes(batch.table.qualified, kept_in(loaded.properties(), copy), copy)
         before, head = self._before(batch.table)
         kept, rows = self._stored(batch.table), self._named(batch.rows, batch.table)
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
@@ -309,9 +321,13 @@ class IcebergStore(LakeStore):
         loaded = self._tables.loaded(table)
         if self._branch == MAIN:
             self._require_line(table, loaded)
-        snapshot, due = standing(loaded)
-        text = json.dumps({**json.loads(self._marked(table, mark).to_json()), "snapshot": snapshot})
-        loaded.updateProperties().set(MARK, text).commit()
+        (snapshot, due), copy = standing(loaded), f"Iceberg table {self.table_name(table)}"
+        there = kept_in(loaded.properties(), copy)
+        made = self._marks.wanted(table.qualified, there, self._marked(table, mark))
+        if made is not None:
+            text = json.dumps({**json.loads(made.to_json()), "snapshot": snapshot})
+            loaded.updateProperties().set(MARK, text).commit()
+        self._marks.wrote(table.qualified, there, made, copy)
         self._seen[table.qualified] = (snapshot, due)
 
     def read(self, table: TargetTable) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cdc.model.errors import OperatorError, RetryableError
+from spark_apply.model.completeness import Mark
 from spark_apply.model.identity import identity_of
 from spark_apply.model.kept_mark import kept_mark
 from spark_apply.model.store import Due
@@ -42,6 +43,12 @@ def mark_in(properties: Any, copy: str) -> str | None:  # noqa: ANN401 - a dict,
     if found is None or due_in(properties) is not None or kept_mark(str(found), copy) is None:
         return None
     return str(found)
+
+
+def kept_in(properties: Any, copy: str) -> Mark | None:  # noqa: ANN401 - a dict, or Java's Map
+    """Return the mark that `mark_in` finds."""
+    text = mark_in(properties, copy)
+    return None if text is None else Mark.from_json(text)
 
 
 def gone(what: str) -> RetryableError:

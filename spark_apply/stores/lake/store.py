@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from spark_apply.events.typed import POSITION
 from spark_apply.model.completeness import LOST, NEW, Mark
 from spark_apply.model.lost_columns import Numbers, come_columns, known, lost_columns, of_another_hand, refuse_lost
+from spark_apply.model.ownership import Ownership
 from spark_apply.model.store import StoredRow
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import CleanTimes, Upkeep
@@ -30,6 +31,7 @@ class LakeStore(ABC):
         """By table, the position that is applied; None without one."""
         self._numbers: dict[str, dict[str, int | str]] = {}
         """By table, the numbers of the columns that fit it."""
+        self._marks = Ownership()
         self._beside: dict[str, str] = {}
         """By table, the copy beside the live one that is being made."""
 

@@ -14,7 +14,8 @@ from cdc.model.errors import CdcError, OperatorError, RetryableError
 from spark_apply.spark.failures import StoreAwayError
 
 PASSING: Final = frozenset({429, 502, 503, 504})
-_NOT_ALLOWED: Final = frozenset({401, 403})
+FORBIDDEN: Final = 403
+_NOT_ALLOWED: Final = frozenset({401, FORBIDDEN})
 _WORDS: Final = 300
 BLOCKED = "cluster_block_exception"
 CLOSED: Final = "index_closed_exception"

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import orjson
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import OpenSearchException
+from opensearchpy.exceptions import OpenSearchException, TransportError
 from opensearchpy.helpers import scan
 from pyspark.sql import SparkSession
 
@@ -44,11 +44,12 @@ from spark_apply.model.document import document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.kept_mark import kept_mark
+from spark_apply.model.ownership import Ownership
 from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import index_name
 from spark_apply.stores.opensearch.bulk import MISSING, SENT, STALE, Bulk, Patience, requests
-from spark_apply.stores.opensearch.failures import as_ours, translated
+from spark_apply.stores.opensearch.failures import FORBIDDEN, as_ours, translated
 from spark_apply.stores.opensearch.fields import column_name, field_name, type_of_field
 from spark_apply.stores.opensearch.indexes import Indexes, alias_of, alone, is_ours
 from spark_apply.stores.opensearch.notes import CAUGHT_UP, COMPLETE, DUE, POSITION, REPLACED, Notes, due_of
@@ -75,6 +76,7 @@ class OpenSearchStore:
         self._suffix = suffix
         self._beside: dict[str, str] = {}
         self._opened: dict[str, str] = {}
+        self._marks = Ownership()
         self._patience = Patience()
         self._indexes = Indexes(client, settings)
         self._notes = Notes(client, f"{index_name(prefix)}.cdc-applied")
@@ -101,6 +103,7 @@ class OpenSearchStore:
             if made:
                 self._notes.write(made, COMPLETE, {"complete": NEW.to_json()})
             self._opened[table.qualified] = self._notes.uuid(alias)
+            self._marks.opened(table.qualified, self.mark(table))
             return identity_of(self._indexes.identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
             error = as_ours(exc, f"index {alias} cannot hold {table.qualified}", alias, words=True)
@@ -114,6 +117,7 @@ class OpenSearchStore:
             stamped = self._indexes.identity(index)  # a rebuild may have swapped another in
         identity_of(stamped, batch.table, f"index {index}")
         self._require_opened(batch.table)
+        self._marks.writes(batch.table.qualified, self.mark(batch.table), f"index {index}")
         rows = with_document(batch.rows, batch.table, field_name).select(*SENT).toLocalIterator()
         statuses: dict[tuple[str, int], int] = {}
         bulk = Bulk(self._client, index, self._patience)
@@ -147,9 +151,25 @@ class OpenSearchStore:
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         if self._require_opened(table):
-            with translated(f"index {self.index(table)} cannot be flushed"):
-                self._client.indices.flush(index=self.index(table))
-        self._notes.write(self.index(table), COMPLETE, {"complete": mark.to_json()})
+            self._flush(self.index(table))
+        there = self.mark(table)
+        made = self._marks.wanted(table.qualified, there, mark)
+        if made is not None:
+            self._notes.write(self.index(table), COMPLETE, {"complete": made.to_json()})
+        self._marks.wrote(table.qualified, there, made, f"index {self.index(table)}")
+
+    def _flush(self, index: str) -> None:
+        try:
+            self._client.indices.flush(index=index)
+        except OpenSearchException as exc:
+            error = as_ours(exc, f"index {index} cannot be flushed", index, words=True)
+            allowed = not (isinstance(exc, TransportError) and exc.status_code == FORBIDDEN)
+            hint = (
+                "the job’s user needs indices:admin/flush, because a crash of the server would lose what an index with "
+                f"durability async has taken; or curl -X PUT '<url>/{index}/_settings' -H 'Content-Type: "
+                'application/json\' -d \'{"index.translog.durability": "request"}\'  # then it goes on by itself'
+            )
+            raise type(error)(error.message, hint=error.hint if allowed else hint) from exc
 
     def _require_opened(self, table: TargetTable) -> bool:
         """Return whether a crash of the server loses what the live index has taken.
