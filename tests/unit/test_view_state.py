@@ -259,6 +259,18 @@ def view_of(name: str, sql: str, columns: dict[str, str], *key: str) -> View:
     return View(plan, [(column, Kind(kind)) for column, kind in columns.items()], text, {}, match)
 
 
+def test_a_row_under_another_text_of_its_key_comes_behind_the_delete_of_the_first(tmp_path: Path) -> None:
+    """Another engine has written the key: for a copy both are one row, which the newest event must not delete."""
+    copy = view_of("copy", "SELECT k, v FROM public.f", {"k": "float64", "v": "int64"}, "k")
+    steps = Steps(tmp_path, [FLOATS, ROWS], [copy])
+    steps.write("public.f", {(1e20,): (1,), (1.0,): (1,)})
+    steps.step()
+    for text in ("1.0E20", "9.0E20"):  # one sorts before the text that the engine writes, one behind it
+        steps.state.keep_published("copy", [(f'{{"k":{text}}}', f'{{"k":{text},"v":1}}')])
+        assert [op for _, op, *_ in steps.step(stale=True)] == ["d", "c", "c"]
+    steps.close()
+
+
 def test_a_decimal_has_a_zero_before_its_point(tmp_path: Path) -> None:
     """As the table's own topic has it; the embedded engine writes none where all digits are behind the point."""
     state = opened(tmp_path)
