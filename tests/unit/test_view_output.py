@@ -211,7 +211,7 @@ def test_records_of_others_in_a_views_topic(tmp_path: Path) -> None:
     )
     told: list[str] = []
     ViewOutput(sink, "job", "p", steps.state, [view], told.append, "shop").load(view)
-    assert [(op, key) for _, op, key, _ in steps.step(stale=True)] == [("u", (2,)), ("d", (9,))]
+    assert [(op, key) for _, op, key, _ in steps.step(stale=True)] == [("d", (9,)), ("u", (2,))]
     assert told == ["warning: topic p.view.rows: 11 records are no events of this job"]
     steps.close()
 

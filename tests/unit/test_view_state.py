@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 import signal
@@ -21,6 +22,7 @@ from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, StateInUseError, ViewState, place
 from spark_apply.views.model.uses import FROM_POSITION, TableUse, Way
+from spark_apply.views.model.values import object_of
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.planning.view import View
 from spark_apply.views.publishing.status import note_status, noted
@@ -255,6 +257,29 @@ def view_of(name: str, sql: str, columns: dict[str, str], *key: str) -> View:
     relations = {each.name: each for each in (FLOATS, ROWS)}
     plan, text, match = plan_config(name, ViewConfig(sql=sql, key=key), relations, {})
     return View(plan, [(column, Kind(kind)) for column, kind in columns.items()], text, {}, match)
+
+
+def test_a_row_under_another_text_of_its_key_comes_behind_the_delete_of_the_first(tmp_path: Path) -> None:
+    """Another engine has written the key: for a copy both are one row, which the newest event must not delete."""
+    copy = view_of("copy", "SELECT k, v FROM public.f", {"k": "float64", "v": "int64"}, "k")
+    steps = Steps(tmp_path, [FLOATS, ROWS], [copy])
+    steps.write("public.f", {(1e20,): (1,), (1.0,): (1,)})
+    steps.step()
+    for text in ("1.0E20", "9.0E20"):  # one sorts before the text that the engine writes, one behind it
+        steps.state.keep_published("copy", [(f'{{"k":{text}}}', f'{{"k":{text},"v":1}}')])
+        assert [op for _, op, *_ in steps.step(stale=True)] == ["d", "c", "c"]
+    steps.close()
+
+
+def test_a_decimal_has_a_zero_before_its_point(tmp_path: Path) -> None:
+    """As the table's own topic has it; the embedded engine writes none where all digits are behind the point."""
+    state = opened(tmp_path)
+    columns = [("a", Kind("decimal", 3, 3)), ("b", Kind("decimal", 38, 38)), ("c", Kind("decimal", 4, 3))]
+    cast = ", ".join(f"CAST(v AS DECIMAL({of.precision}, {of.scale})) AS {name}" for name, of in columns)
+    rows = state.rows(f"SELECT {object_of(columns, 'r')} FROM (SELECT {cast} FROM (VALUES ('-.5'), ('0')) AS v(v)) r")
+    found = [tuple(json.loads(row).values()) for (row,) in rows]
+    assert found == [(f"{of}00", f"{of}{'0' * 37}", f"{of}00") for of in ("-0.5", "0.0")]
+    state.close()
 
 
 def test_minus_zero_is_zero(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, json_object, schema_of, some
 from spark_apply.views.embedded.held import hold, is_held, unit_name
 from spark_apply.views.embedded.state import place
+from spark_apply.views.embedded.step import order_of
 from spark_apply.views.model.values import quoted, text
 from spark_apply.views.planning.view import View
 
@@ -155,8 +156,8 @@ class Differences:
         self.rows = self.rows.alias("_cdc_d").join(units.alias("_cdc_u"), same, "left_anti")
 
     def _publish(self, at: str) -> None:
-        """Add the events to the outbox, in the order of the keys."""
-        state, name = self.on.state, text(self.view.name)
+        """Add the events to the outbox, in the `order_of` their keys."""
+        state, name, order = self.on.state, text(self.view.name), order_of(stale=self.stale)
         ((seq,),) = state.rows(
             "SELECT coalesce(max(seq), (SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'seq')) FROM outbox"
         )
@@ -164,7 +165,7 @@ class Differences:
         if self.stale:
             old = f"SELECT key, row FROM {place('work', 'published')} WHERE view = {name}"
         state.execute(
-            f"INSERT INTO outbox SELECT {seq} + row_number() OVER (ORDER BY key), {name}, "
+            f"INSERT INTO outbox SELECT {seq} + row_number() OVER (ORDER BY {order}), {name}, "
             "CASE WHEN after IS NULL THEN 'd' WHEN before IS NULL THEN 'c' ELSE 'u' END, key, before, after FROM ("
             f"SELECT coalesce(o.key, n.key) AS key, o.row AS before, n.row AS after FROM ({old}) o FULL JOIN "
             f"(SELECT {KEY_JSON} AS key, {ROW_JSON} AS row FROM {at} WHERE {SIGN} > 0) n ON n.key = o.key "

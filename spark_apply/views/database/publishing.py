@@ -6,6 +6,7 @@ from spark_apply.views.database.names import temporary
 from spark_apply.views.database.sides import same
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.values import object_of
+from spark_apply.views.embedded.step import order_of
 from spark_apply.views.model.values import quoted, text
 from spark_apply.views.planning.view import View
 
@@ -13,7 +14,7 @@ from spark_apply.views.planning.view import View
 def publish(state: DatabaseState, view: View, *, stale: bool, nulls: bool) -> None:
     """Add the events of what has changed in a view; where it is `stale`, of what differs from what is published."""
     old, new, changed = (temporary(what, view.relation) for what in ("was", "coming", "changed"))
-    row, name = object_of(view.columns, "r"), text(view.name)
+    row, name, order = object_of(view.columns, "r"), text(view.name), order_of(stale=stale)
     by = [name for name, _ in view.key]
     if stale:
         pairs = (
@@ -34,7 +35,7 @@ def publish(state: DatabaseState, view: View, *, stale: bool, nulls: bool) -> No
         "SELECT coalesce(max(seq), (SELECT CAST(value AS bigint) FROM meta WHERE name = 'seq')) FROM outbox"
     )
     state.execute(
-        f"INSERT INTO outbox SELECT {seq} + row_number() OVER (ORDER BY key), {name}, "
+        f"INSERT INTO outbox SELECT {seq} + row_number() OVER (ORDER BY {order}), {name}, "
         "CASE WHEN after IS NULL THEN 'd' WHEN before IS NULL THEN 'c' ELSE 'u' END, key, before, after "
         f"FROM ({pairs}) p WHERE before IS NOT NULL OR after IS NOT NULL"
     )

@@ -7,7 +7,6 @@ alone are others.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import orjson
@@ -104,8 +103,7 @@ def _value_of(kind: Kind, column: str) -> str:
                 f"WHEN strpos({digits}, '.') > 0 THEN {digits} ELSE {digits} || '.0' END"
             )
         case "decimal" | "uint64":
-            digits = f"regexp_replace({cast}, '^(-?)0[.]', '\\1.')" if _is_fraction(kind) else cast
-            return f"'\"' || {digits} || '\"'"
+            return f"'\"' || {cast} || '\"'"
         case "bytes":
             return f"'\"' || translate(encode({column}, 'base64'), E'\\n', '') || '\"'"
         case "date":
@@ -116,12 +114,6 @@ def _value_of(kind: Kind, column: str) -> str:
             return _instant(column)
         case _:
             return f"to_json({column})::text"
-
-
-def _is_fraction(kind: Kind) -> bool:
-    """Whether all digits are behind the point: then the embedded engine writes none before it."""
-    found = re.fullmatch(r"numeric\((\d+),(\d+)\)", type_of(kind))
-    return found is not None and found[1] == found[2]
 
 
 def _instant(column: str) -> str:

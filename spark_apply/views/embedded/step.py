@@ -347,7 +347,7 @@ class Step:
             state.execute(f"DELETE FROM {new} n WHERE {unit} IN ({bad})")
 
     def _publish(self, view: View, *, stale: bool) -> None:
-        """Add the events of what changes to the outbox, in the order of the keys."""
+        """Add the events of what changes to the outbox, in the `order_of` their keys."""
         old, new, changed = (place(schema, view.relation) for schema in ("before", "coming", "changed"))
         key, row = object_of(view.key, "k"), object_of(view.columns, "r")
         names = [quoted(name) for name, _ in view.key]
@@ -359,7 +359,7 @@ class Step:
         (seq,) = self.state.rows(
             "SELECT coalesce(max(seq), (SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'seq')) FROM outbox"
         )[0]
-        name = text(view.name)
+        name, order = text(view.name), order_of(stale=stale)
         if stale:
             pairs = (
                 f"SELECT coalesce(p.key, n.key) AS key, p.row AS before, n.row AS after FROM "
@@ -378,7 +378,7 @@ class Step:
                 f"LEFT JOIN {before} b ON {same('b')} LEFT JOIN {after} a ON {same('a')}"
             )
         self.state.execute(
-            f"INSERT INTO outbox SELECT {seq} + row_number() OVER (ORDER BY key), {name}, "
+            f"INSERT INTO outbox SELECT {seq} + row_number() OVER (ORDER BY {order}), {name}, "
             "CASE WHEN after IS NULL THEN 'd' WHEN before IS NULL THEN 'c' ELSE 'u' END, key, before, after "
             f"FROM ({pairs}) WHERE before IS NOT NULL OR after IS NOT NULL"
         )
@@ -410,6 +410,15 @@ class Step:
             f"DELETE FROM {before} b WHERE EXISTS (SELECT 1 FROM {place('changed', relation)} c WHERE {same})"
         )
         self.state.execute(f"INSERT INTO {before} BY NAME SELECT * FROM {coming}")
+
+
+def order_of(*, stale: bool) -> str:
+    """Return the order of a view's events.
+
+    Where they are what differs from the topic, deletes come first: a key in it that another engine has written may have
+    another text (`1.0E20`, `1e+20`). For a copy both are one row, and the newest event counts.
+    """
+    return "after IS NOT NULL, key" if stale else "key"
 
 
 def _in_units(node: Node, row: str) -> str:

@@ -5,6 +5,7 @@ Instants are kept as TIMESTAMP without a zone, in UTC, so that no setting of a s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -63,6 +64,12 @@ def may_be_published(kind: Kind) -> bool:
     return kind.name not in ("geometry", "vector")
 
 
+def is_fraction(kind: Kind) -> bool:
+    """Whether all digits are behind the point: DuckDB writes none before it then, as all others do."""
+    found = re.fullmatch(r"DECIMAL\((\d+),(\d+)\)", engine_type(kind))
+    return found is not None and found[1] == found[2]
+
+
 def json_of(kind: Kind, column: str) -> str:
     """Return an expression of the engine that gives a value's JSON; `column` is an expression."""
     return f"CASE WHEN {column} IS NULL THEN 'null' ELSE {_json_of(kind, column)} END"
@@ -79,7 +86,8 @@ def _json_of(kind: Kind, column: str) -> str:
                 f"WHEN {column} = '-Infinity' THEN '\"-Infinity\"' WHEN {column} = 0 THEN '0.0' ELSE {cast} END"
             )
         case "decimal" | "uint64":
-            return f"'\"' || {cast} || '\"'"
+            digits = f"regexp_replace({cast}, '^(-?)[.]', '\\10.')" if is_fraction(kind) else cast
+            return f"'\"' || {digits} || '\"'"
         case "bytes":
             return f"'\"' || to_base64({column}) || '\"'"
         case "date":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Column, Table
 from spark_apply.views.model.uses import TableUse
-from spark_apply.views.model.values import Columns
+from spark_apply.views.model.values import Columns, is_fraction
 from spark_apply.views.search.plan import VERSION, Match
 from spark_apply.views.sql.view_plan import Node, ViewPlan
 
@@ -68,6 +68,7 @@ class View:
         """A hash of all that its rows depend on besides the rows that it reads."""
         parts = [self.sql, list(self.plan.key), [(name, repr(kind)) for name, kind in self.columns]]
         parts += [[node.name, list(node.units), node.whole] for node in self.plan.nodes]
+        parts += [[name, "0."] for name, kind in self.columns if is_fraction(kind)]  # earlier releases wrote `.50`
         if self.match is not None:
             parts += [[VERSION, self.match.query, list(self.match.fields)]]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

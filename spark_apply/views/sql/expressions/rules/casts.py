@@ -149,6 +149,9 @@ def _converted(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> exp.Exp
         return _day_as_text(cast(value, of))
     if not allowed:
         raise carry.differs(node, f"{of} as {to}")
+    if to == "string" and is_decimal(of):
+        digits, places = precision_scale(of)
+        value = cast(value, decimal(max(digits, places + 1), places))  # else 0.5 of all places is `.5` in DuckDB
     return cast(value, to)
 
 
