@@ -94,7 +94,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.full("two whole jobs: test_the_mark_of_another_run_stays has the law")
 @pytest.mark.usefixtures("killed")
 @pytest.mark.parametrize("kind", ["iceberg", "delta", "opensearch"])
-def test_a_job_from_offset_0_that_is_killed_halfway(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_from_offset_0_that_is_killed_halfway(lake: Lake, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Its batch brings rows back that the live job has deleted: that one reads again before its mark says complete."""
     with lake.setting.running("checkpoints") as job:
         lake.happens(30, ("u", 1), ("d", 0))
@@ -103,7 +103,8 @@ def test_a_job_from_offset_0_that_is_killed_halfway(lake: Lake, monkeypatch: pyt
             patched.setattr(stream, "MAX_EVENTS_PER_BATCH", 3)
             with pytest.raises(OperatorError, match=KILLED):
                 lake.other_job()
-        assert lake.setting.rows(lake.table) == 3, "the row is back"
+        if kind != "opensearch":  # whose tombstones are there for a minute
+            assert lake.setting.rows(lake.table) == 3, "the row is back"
         lake.happens(50)
         lake.await_complete(50)
         assert lake.setting.contents(lake.table) == lake.setting.folded(lake.table, lake.records)
