@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.file_connector import load_any
@@ -13,6 +14,9 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
 from cdc.config.yaml.secret_names import names_secret
 from cdc.model.errors import StartNeededError
+
+_USERS: Final = ("sasl.username", "sasl.oauthbearer.client.id", "bearer.auth.client.id")
+"""Options that say who logs in, by a password or by the secret of a client of OpenID Connect."""
 
 log = logging.getLogger("cdc")
 
@@ -76,7 +80,7 @@ def _without_logins(now: ConnectorConfig, before: ConnectorConfig) -> tuple[Conn
 
 
 def _is_login(name: str) -> bool:
-    return name == "sasl.username" or names_secret(name)
+    return name in _USERS or names_secret(name)
 
 
 def _keys(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 
 import cdc
+from cdc.capture.control import commands
+from cdc.capture.control.commands import UserCommands
 from cdc.capture.control.signals import Command, parse
 from cdc.cli.repairing.erase import erase
 from cdc.config import registry
@@ -255,6 +259,28 @@ def test_a_command_names_nobody() -> None:
     assert command.asks
     assert command.act(b"x").about == {}
     assert parse(b'{"type": "erase-key", "data": {}}') == Command()
+
+
+def test_a_key_that_is_to_be_erased_asks_for_the_end_of_the_log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By triggers that looks through all unread changes, and they are many where the command has to wait."""
+    monkeypatch.setattr(commands, "COMMANDS_S", 0.0)
+    asked: list[int] = []
+    erased: list[bytes] = []
+    source: Any = SimpleNamespace(current=lambda: asked.append(1) or 10)
+    command = Command(shred=b"subject").to_bytes("x")
+    sink: Any = SimpleNamespace(commands=lambda: [(b"key", command)], answered=lambda _: None, log=lambda *_: None)
+    rereads: Any = SimpleNamespace(look_for=lambda _: None)
+    nothing: Any = None
+    keys: Any = SimpleNamespace(shred=erased.append)
+    user = UserCommands(
+        sink, source, rereads, nothing, connector="c", captured=(), looked_for=set(), since=str, paused_ms=0,
+        told=threading.Event(), keys=keys,
+    )  # fmt: skip
+    for _ in range(3):
+        assert user.look(lambda: 9, lambda: None)
+    assert (erased, len(asked)) == ([], 1)
+    assert not user.look(lambda: 10, lambda: None)
+    assert (erased, len(asked)) == ([b"subject"], 1)
 
 
 def test_keys_of_another_master_are_refused_and_so_are_altered_ones() -> None:

@@ -480,3 +480,32 @@ def test_a_login_that_has_changed_holds_up_nothing_else(tmp_path: Path, caplog: 
     (said,) = (record.getMessage() for record in caplog.records)
     assert "sink.options.sasl.password, sink.registry.options.basic.auth.user.info is another one" in said
     assert "-one" not in said.replace("new one", "").replace("another one", "")
+
+
+@pytest.mark.parametrize(
+    ("option", "is_login"),
+    [
+        ("sasl.username", True),
+        ("sasl.password", True),
+        ("sasl.oauthbearer.client.id", True),
+        ("sasl.oauthbearer.client.secret", True),
+        ("ssl.key.password", True),
+        ("client.id", False),
+        ("sasl.oauthbearer.token.endpoint.url", False),
+        ("ssl.key.location", False),
+    ],
+)
+def test_what_is_a_login(option: str, is_login: bool, tmp_path: Path) -> None:
+    """A client of OpenID Connect is a user too, and is given another id with another secret."""
+    file, found = tmp_path / "c.yaml", []
+    for value in ("a", "b"):
+        file.write_text(
+            "name: c\nsource: {type: postgres, url: 'postgresql://h/d', tables: [public.t]}\n"
+            f"sink: {{bootstrap_servers: 'k:1', options: {{{option}: {value}}}}}\n"
+        )
+        found.append(load_connector(file))
+    if is_login:
+        assert reread(file, found[0]) == found[0]
+        return
+    with pytest.raises(ConfigError, match=f"sink.options.{option} cannot be changed"):
+        reread(file, found[0])

@@ -779,3 +779,14 @@ def test_comparisons_bind_alike_from_left_to_right() -> None:
     sql = "SELECT id FROM public.t WHERE (n > 1) <=> (g = 'x') < (n > 2)"
     whole = plan_view("v", sql, ["id"], RELATIONS).nodes[0].whole
     assert """(("t"."n" > 1) IS NOT DISTINCT FROM ("t"."g" = 'x')) < ("t"."n" > 2)""" in whole
+
+
+@pytest.mark.parametrize(("kind", "through"), [(Kind("decimal", 10, 2), ""), (Kind("decimal", 4, 4), "DECIMAL(5, 4)")])
+def test_only_a_decimal_with_all_digits_behind_the_point_is_carried_to_a_text_by_another_type(
+    kind: Kind, through: str
+) -> None:
+    """A view whose statements are others is computed whole again, so those that were right stay as they were."""
+    of = Relation("public.d", {"id": Kind("int64"), "d": kind}, ("id",))
+    for text in ("CAST(d AS STRING)", "d || 'x'", "concat_ws('-', d)"):
+        plan = plan_view("v", f"SELECT id, {text} AS t FROM public.d", ("id",), {of.name: of})
+        assert re.findall(r"DECIMAL\(\d+, \d+\)", plan.nodes[-1].whole) == ([through] if through else [])

@@ -9,6 +9,7 @@ import pytest
 
 from cdc.cli.inspecting.wait import _why
 from cdc.model.change import Position
+from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from spark_apply.job.watermarks import progress
 from spark_apply.job.watermarks.progress import Reader
@@ -71,9 +72,39 @@ def test_what_does_not_go_on_is_not_waited_for(
     there = {name: _mark(at) if at else None for name, at in zip(TABLES, marks, strict=True)}
     reader = _reader(monkeypatch, there, states)
     monkeypatch.setattr(progress, "_ASK_S", 0.0)
-    late = reader.await_position("shop", THERE, ["copy"], timeout_s=3600 if ended else 0)
+    late = reader.await_position("shop", THERE, ["copy"], timeout_s=3600 if ended and not behind else 0)
     assert {store: list(at.ended) for store, at in late.items()} == ({} if ended is None else {"copy": ended})
     if ended:
         message, hint = _why("copy", late["copy"], Position.parse(THERE))
         assert message == f"store copy holds it but for tables that do not go on: {', '.join(ended)}"
         assert "cdc view status" in hint
+
+
+def test_a_connector_whose_state_may_not_be_read_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks alone say whether a position is reached: without a right to the connector's topic that is waited for."""
+
+    def refused(_source: object, _connector: str) -> None:
+        raise OperatorError("not allowed", hint="grant it")
+
+    reader = _reader(monkeypatch, {"public.a": _mark(HERE)}, {})
+    monkeypatch.setattr(progress, "last_state", refused)
+    late = reader.await_position("shop", THERE, ["copy"], timeout_s=0)
+    assert list(late["copy"].ended) == []
+
+
+def test_a_view_that_is_stopped_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job tries it again, or it waits for a table that is being read: a look at the state is sooner than that."""
+    marks: dict[str, Mark | None] = {"view.c": _mark(HERE)}
+    asked: list[str] = []
+
+    def last_state(_source: object, connector: str) -> State:
+        asked.append(connector)
+        if len(asked) > 1:
+            marks["view.c"] = _mark(THERE)
+        return _state("views", "view.c", **{BEHIND: ("view.c",)})
+
+    reader = _reader(monkeypatch, marks, {})
+    monkeypatch.setattr(progress, "last_state", last_state)
+    monkeypatch.setattr(progress, "_ASK_S", 0.0)
+    assert reader.await_position("shop", THERE, ["copy"], timeout_s=60) == {}
+    assert asked == ["views", "views"]

@@ -119,7 +119,9 @@ class UserCommands:
 
         Else an older row, or the old row of a delete that is still to come, would make a new key for the same values.
         """
-        if reached < self._erased_behind.setdefault(key, self._source.current()):
+        if key not in self._erased_behind:  # asked for once: by triggers that looks through all unread changes
+            self._erased_behind[key] = self._source.current()
+        if reached < self._erased_behind[key]:
             return
         del self._erased_behind[key]
         self._answer(key, command, self._erase(subject))

@@ -43,8 +43,8 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str) -
 def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, as_json: bool) -> int:
     """Return as soon as the stores hold all that was committed at the source before the token was taken.
 
-    Exit code 0 then, 1 at the timeout, with what is complete; 1 before it, if all that is missing is of tables that do
-    not go on: their connector captures them no more, or they are views that are stopped.
+    Exit code 0 then, 1 at the timeout, with what is complete; 1 before it, if all that is missing is of tables that
+    their connector captures no more. A view that is stopped is waited for, as its job tries it again, and then named.
     """
     config = load_apply(file)
     parsed = _TOKEN.fullmatch(token.strip())

@@ -99,7 +99,9 @@ class Reader:
     ) -> dict[str, StoreProgress]:
         """Return {} when all `stores` hold everything before `position`, or those that do not at the time-out.
 
-        They are returned before that where all that is waited for are tables that do not go on (`StoreProgress.ended`).
+        They are returned before that where all that is waited for are tables that are captured no more. A view that is
+        stopped may go on meanwhile, for its job tries it again by itself: at the time-out it is told apart from what is
+        only late (`StoreProgress.ended`).
         Positions of two epochs are not compared: after a fail-over it is unknown whether the transaction was carried
         over. Raises ConfigError for a store that follows no table of `connector`.
         """
@@ -115,18 +117,27 @@ class Reader:
         while True:
             found = {store: self.read(store, connector) for store in waiting}
             waiting = [store for store, at in found.items() if not _reached(at.complete, position)]
-            if waiting and time.monotonic() >= asks_at:
-                found |= {name: replace(found[name], ended=self._ended(found[name], position)) for name in waiting}
+            over = time.monotonic() >= until
+            if waiting and (over or time.monotonic() >= asks_at):
+                for name in waiting:
+                    found[name] = replace(found[name], ended=self._ended(found[name], position, over=over))
                 asks_at += _ASK_S
-            if all(found[name].ended for name in waiting) or time.monotonic() >= until:
+            if over or all(found[name].ended for name in waiting):
                 return {store: found[store] for store in waiting}
             time.sleep(_LOOK_S)
 
-    def _ended(self, at: StoreProgress, position: str) -> Sequence[str]:
-        """Return the tables that keep a store from a position, if none of them goes on."""
+    def _ended(self, at: StoreProgress, position: str, *, over: bool) -> Sequence[str]:
+        """Return the tables that keep a store from a position, if none of them goes on; views when it is `over`.
+
+        Of a connector whose state cannot be read, as without the right to its topic, they may.
+        """
         late = [table for table, mark in at.marks if not _reached(mark.complete if mark else None, position)]
-        states = {of: last_state(self._config.source, of) for of in {table.connector for table in late}}
-        goes_on = {of: kept_up(state) for of, state in states.items() if state is not None}
+        try:
+            states = {of: last_state(self._config.source, of) for of in {table.connector for table in late}}
+        except CdcError:
+            return ()
+        known = {of: state for of, state in states.items() if state is not None}
+        goes_on = {of: kept_up(state) if over else state.tables for of, state in known.items()}
         ended = [table.qualified for table in late if table.qualified not in goes_on.get(table.connector, at.tables)]
         return ended if len(ended) == len(late) and len(at.marks) == len(at.tables) else ()
 

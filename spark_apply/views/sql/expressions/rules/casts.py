@@ -151,7 +151,8 @@ def _converted(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> exp.Exp
         raise carry.differs(node, f"{of} as {to}")
     if to == "string" and is_decimal(of):
         digits, places = precision_scale(of)
-        value = cast(value, decimal(max(digits, places + 1), places))  # else 0.5 of all places is `.5` in DuckDB
+        if digits == places:  # DuckDB would write 0.5 as `.5`; others stay: views are made again by other statements
+            value = cast(value, decimal(places + 1, places))
     return cast(value, to)
 
 
