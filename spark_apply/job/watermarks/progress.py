@@ -28,7 +28,7 @@ ORIGIN = "origin"
 """What the identity in a view job's position calls the connector that its positions are of."""
 
 _LOOK_S, _ASK_S = 0.05, 1.0
-"""How often marks are looked at; and how often, where they are not there, connectors are asked whether tables go on."""
+"""How often marks are looked at; and when, without them, connectors are asked first whether their tables go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Reader:
                 msg = f"store {store} follows no table of connector {connector}"
                 raise ConfigError(msg, hint=f"known here: {', '.join(there) or 'none'}")
         until = time.monotonic() + timeout_s
-        asks_at = min(until, time.monotonic() + _ASK_S)
+        asks_at, pause_s = time.monotonic() + _ASK_S, _ASK_S
         waiting = list(stores)
         while True:
             found = {store: self.read(store, connector) for store in waiting}
@@ -121,7 +121,8 @@ class Reader:
             if waiting and (over or time.monotonic() >= asks_at):
                 for name in waiting:
                     found[name] = replace(found[name], ended=self._ended(found[name], position, over=over))
-                asks_at += _ASK_S
+                pause_s *= 2  # a position topic that is compacted seldom takes its time
+                asks_at = time.monotonic() + pause_s
             if over or all(found[name].ended for name in waiting):
                 return {store: found[store] for store in waiting}
             time.sleep(_LOOK_S)
