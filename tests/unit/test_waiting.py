@@ -9,6 +9,7 @@ import pytest
 
 from cdc.cli.inspecting.wait import _why
 from cdc.model.change import Position
+from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from spark_apply.job.watermarks import progress
 from spark_apply.job.watermarks.progress import Reader
@@ -77,3 +78,15 @@ def test_what_does_not_go_on_is_not_waited_for(
         message, hint = _why("copy", late["copy"], Position.parse(THERE))
         assert message == f"store copy holds it but for tables that do not go on: {', '.join(ended)}"
         assert "cdc view status" in hint
+
+
+def test_a_connector_whose_state_may_not_be_read_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks alone say whether a position is reached: without a right to the connector's topic that is waited for."""
+
+    def refused(_source: object, _connector: str) -> None:
+        raise OperatorError("not allowed", hint="grant it")
+
+    reader = _reader(monkeypatch, {"public.a": _mark(HERE)}, {})
+    monkeypatch.setattr(progress, "last_state", refused)
+    late = reader.await_position("shop", THERE, ["copy"], timeout_s=0)
+    assert list(late["copy"].ended) == []

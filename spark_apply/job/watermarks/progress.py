@@ -123,9 +123,15 @@ class Reader:
             time.sleep(_LOOK_S)
 
     def _ended(self, at: StoreProgress, position: str) -> Sequence[str]:
-        """Return the tables that keep a store from a position, if none of them goes on."""
+        """Return the tables that keep a store from a position, if none of them goes on.
+
+        Of a connector whose state cannot be read, as without the right to its topic, they may.
+        """
         late = [table for table, mark in at.marks if not _reached(mark.complete if mark else None, position)]
-        states = {of: last_state(self._config.source, of) for of in {table.connector for table in late}}
+        try:
+            states = {of: last_state(self._config.source, of) for of in {table.connector for table in late}}
+        except CdcError:
+            return ()
         goes_on = {of: kept_up(state) for of, state in states.items() if state is not None}
         ended = [table.qualified for table in late if table.qualified not in goes_on.get(table.connector, at.tables)]
         return ended if len(ended) == len(late) and len(at.marks) == len(at.tables) else ()
