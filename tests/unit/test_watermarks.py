@@ -70,6 +70,16 @@ def test_a_copy_has_the_mark_of_this_run_before_its_rows() -> None:
         assert store.marks == [Mark({0: 5}, None, version=TABLE.version)]
 
 
+def test_a_mark_that_was_written_since_the_job_began_is_not_written_again_before_rows() -> None:
+    barriers, store = Barriers(), Store()
+    made = publisher(barriers, store)
+    barriers.add(Barrier("shop", frozenset([TABLE.qualified]), COMMITTED, None, {TOPIC: {0: 5}}))
+    made.publish_pending()
+    assert len(store.marks) == 1
+    made.claim({TOPIC: {0: 6}})
+    assert len(store.marks) == 1
+
+
 def test_a_batch_that_failed_completes_nothing() -> None:
     """A batch that failed after its visibility was computed leaves no mark, though the job publishes once more."""
     barriers, store = Barriers(), Store()

@@ -205,6 +205,7 @@ class WatermarkPublisher:
             else:
                 with self._applier.contained(topic, name):
                     route.stores[name].set_mark(route.table, mark)
+                    self._claimed.add((topic, name))
                 if name not in self._routes[topic].stores:
                     continue
             self._marks[topic, name] = mark
