@@ -11,6 +11,10 @@ the mark that is there lies before all that this one may have written.
 
 One case is left: rows that were on their way while the other run took over and went on. The run that finds this out
 with its mark takes the mark back to what both have.
+
+A copy is opened for more reasons than that: a live one with each new version of its table, and one that is set aside
+because its store was away. Whoever opens it then goes on from what it has itself, so another run's mark is not its own
+by being seen: only once this run was told of it, and has no rows behind its own mark.
 """
 
 from __future__ import annotations
@@ -31,21 +35,29 @@ class Ownership:
     """The mark that a copy was opened with, or given by this run."""
     _unmarked: set[str] = field(default_factory=set)
     """Copies into which rows were written since."""
+    _told: set[str] = field(default_factory=set)
+    """Copies that are another's, or in another state, as this run was told: it opens them again before it writes."""
 
     def opened(self, table: str, there: Mark | None) -> None:
-        """Note the mark that a copy is opened with: this run goes on from it."""
-        self._known[table] = there or NEW
+        """Note the mark that a copy is opened with: this run goes on from it, if it may."""
+        made = there is None or (there == NEW and not there.by)
+        if made or (table in self._told and table not in self._unmarked) or not self._is_of_another(table, there):
+            self._known[table] = there or NEW
+            self._told.discard(table)
+
+    def altered(self, table: str) -> None:
+        """Note that a copy is in another state than this run has left it in, as its error says."""
+        self._told.add(table)
 
     def writes(self, table: str, there: Mark | None, copy: str) -> None:
         """Note that rows are about to be written. Raises AlteredError if the mark is another run's by now."""
-        if self._is_of_another(table, there):
-            raise taken_over(copy)
+        self._require_own(table, there, copy)
         self._unmarked.add(table)
 
     def wanted(self, table: str, there: Mark | None, mark: Mark) -> Mark | None:
         """Return the mark to write in the place of the one that is there; None: it stays. `wrote` comes behind it."""
         if there is None or not self._is_of_another(table, there):
-            return replace(mark, by=self._run)
+            return None if table in self._told else replace(mark, by=self._run)
         had = self._known[table].ends
         both = {number: min(end, had.get(number, 0)) for number, end in there.ends.items()}
         back = replace(there, ends=both, complete=None, by=self._run)
@@ -54,13 +66,18 @@ class Ownership:
     def wrote(self, table: str, there: Mark | None, mark: Mark | None, copy: str) -> None:
         """Note that `wanted` was written. Raises AlteredError if the mark that was there is another run's."""
         self._unmarked.discard(table)
-        if self._is_of_another(table, there):
-            raise taken_over(copy)
+        self._require_own(table, there, copy)
         self._known[table] = mark or NEW
 
+    def _require_own(self, table: str, there: Mark | None, copy: str) -> None:
+        if table in self._told or self._is_of_another(table, there):
+            self._told.add(table)
+            raise taken_over(copy)
+
     def _is_of_another(self, table: str, there: Mark | None) -> bool:
+        """A mark of this run is its own also where it was written, and nobody answered that it was."""
         known = self._known.get(table)
-        return known is not None and there is not None and there.by != known.by
+        return known is not None and there is not None and there.by not in {known.by, self._run}
 
 
 def taken_over(copy: str) -> AlteredError:

@@ -165,3 +165,14 @@ def test_an_index_that_a_user_may_not_flush_says_what_is_needed() -> None:
         OpenSearchStore(client, "shop", {})._flush("shop.public.orders")
     for words in ("indices:admin/flush", "-X PUT '<url>/shop.public.orders/_settings'"):
         assert words in (told.value.hint or "")
+
+
+def test_an_index_that_is_blocked_and_cannot_be_flushed_is_no_matter_of_rights() -> None:
+    def refuse(**_: str) -> None:
+        about = {"type": "cluster_block_exception", "reason": "blocked by: [FORBIDDEN/8/index write (api)];"}
+        raise AuthorizationException(403, "cluster_block_exception", {"error": about})
+
+    client: Any = SimpleNamespace(indices=SimpleNamespace(flush=refuse))
+    with pytest.raises(RetryableError) as told:
+        OpenSearchStore(client, "shop", {})._flush("shop.public.orders")
+    assert "somebody has set index.blocks.write" in (told.value.hint or "")

@@ -78,3 +78,50 @@ def test_rows_that_came_behind_the_mark_of_another_take_it_back() -> None:
     with pytest.raises(AlteredError):
         copy.set_mark(second, Mark({0: 3, 1: 10}, COMPLETE))
     assert copy.mark == Mark({0: 3, 1: 5}, None)
+
+
+def test_a_copy_that_is_opened_for_a_new_version_is_not_taken_over_by_that() -> None:
+    """The job goes on from what it has itself: it would mark as complete what the other run has brought back."""
+    copy = Copy(Mark({0: 5}, COMPLETE))
+    first, second = copy.opened(), copy.opened()
+    copy.set_mark(first, Mark({0: 8}, COMPLETE))
+    copy.set_mark(copy.opened(), Mark({}, None))
+    first.opened(TABLE, copy.mark)
+    for by in (copy.writes, lambda run: copy.set_mark(run, Mark({0: 9}, COMPLETE))):
+        with pytest.raises(AlteredError):
+            by(first)
+    assert copy.mark == Mark({}, None)
+    second.altered(TABLE)
+    second.opened(TABLE, copy.mark)
+    copy.set_mark(second, copy.mark)
+    assert copy.mark == Mark({}, None), "one that was put back is gone on from, whoever has written its mark"
+
+
+def test_rows_that_may_have_come_before_a_store_was_away_take_the_mark_of_another_back() -> None:
+    """The job opens the copy again and finds a mark behind which they may lie, older than what it says."""
+    copy = Copy(Mark({0: 5}, COMPLETE))
+    first, second = copy.opened(), copy.opened()
+    copy.writes(first)  # and nobody answered
+    copy.set_mark(second, Mark({0: 9}, COMPLETE))
+    first.opened(TABLE, copy.mark)
+    with pytest.raises(AlteredError):
+        copy.set_mark(first, copy.mark)
+    assert copy.mark == Mark({0: 5}, None)
+    with pytest.raises(AlteredError):
+        copy.set_mark(first, Mark({0: 9}, COMPLETE))
+    assert copy.mark == Mark({0: 5}, None), "it is gone on from when the copy was opened again, not before"
+    first.opened(TABLE, copy.mark)
+    copy.set_mark(first, Mark({0: 9}, COMPLETE))
+    assert copy.mark == Mark({0: 9}, COMPLETE)
+
+
+def test_a_mark_that_was_written_and_not_answered_is_not_of_another_run() -> None:
+    """One job alone, whose server had it: it writes the mark again."""
+    copy = Copy(Mark({0: 5}, COMPLETE))
+    run = copy.opened()
+    made = run.wanted(TABLE, copy.mark, Mark({0: 5}, COMPLETE))
+    assert made is not None
+    copy.text = made.to_json()
+    copy.writes(run)
+    copy.set_mark(run, Mark({0: 6}, COMPLETE))
+    assert copy.mark == Mark({0: 6}, COMPLETE)

@@ -70,6 +70,16 @@ def test_a_copy_has_the_mark_of_this_run_before_its_rows() -> None:
         assert store.marks == [Mark({0: 5}, None, version=TABLE.version)]
 
 
+def test_a_mark_that_was_written_since_the_job_began_is_not_written_again_before_rows() -> None:
+    barriers, store = Barriers(), Store()
+    made = publisher(barriers, store)
+    barriers.add(Barrier("shop", frozenset([TABLE.qualified]), COMMITTED, None, {TOPIC: {0: 5}}))
+    made.publish_pending()
+    assert len(store.marks) == 1
+    made.claim({TOPIC: {0: 6}})
+    assert len(store.marks) == 1
+
+
 def test_a_batch_that_failed_completes_nothing() -> None:
     """A batch that failed after its visibility was computed leaves no mark, though the job publishes once more."""
     barriers, store = Barriers(), Store()
@@ -132,6 +142,16 @@ class Absent(Store):
         raise StoreAwayError("nobody answers")
 
 
+class AbsentWithMarks(Store):
+    """Went away behind the start."""
+
+    asked = 0
+
+    def set_mark(self, _table: TargetTable, _mark: Mark) -> None:
+        self.asked += 1
+        raise StoreAwayError("nobody answers")
+
+
 def test_a_store_that_goes_away_while_a_position_is_noted_ends_nothing() -> None:
     """All of its copies are set aside with the first: the next one's turn is over before it came."""
     copies, _, _ = asides()
@@ -148,6 +168,21 @@ def test_a_store_that_goes_away_while_a_position_is_noted_ends_nothing() -> None
     made.publish_pending()
     assert len(lake.marks) == len(copies.routes)
     assert set(copies) == {(topic, "search") for topic in copies.routes}
+
+
+def test_a_store_that_is_away_before_the_first_rows_is_asked_once() -> None:
+    """Each answer that does not come takes time, of all tables: of hundreds, only the first one's is waited for."""
+    copies, _, _ = asides()
+    search = AbsentWithMarks()
+    for topic, route in copies.routes.items():
+        copies.routes[topic] = replace(route, stores={"lake": cast("Any", Store()), "search": cast("Any", search)})
+    watcher = SimpleNamespace(barriers=Barriers(), failure=None, seen={"shop"})
+    applier = Applier(copies.routes, lambda route: route, cast("Any", None), asides=copies)
+    made = WatermarkPublisher(applier, cast("PositionWatcher", watcher))
+    made.begin({topic: {0: 5} for topic in copies.routes}, checkpoint="checkpoint")
+    made.claim({topic: {0: 6} for topic in copies.routes})
+    assert set(copies) == {(topic, "search") for topic in copies.routes}
+    assert search.asked == 1
 
 
 def test_what_lies_before_a_batch_is_no_part_of_it() -> None:

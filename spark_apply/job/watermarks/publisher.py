@@ -153,7 +153,9 @@ class WatermarkPublisher:
         """Write the marks of copies that get their first rows of this run: then they say by whose progress they are."""
         for (topic, name), route in self._followers():
             key, known = (topic, name), self._marks.get((topic, name))
-            if key in self._claimed or name not in route.stores or is_whole(route.stores[name]):
+            if name not in self._routes[topic].stores:  # set aside meanwhile, with all other copies of its store
+                continue
+            if key in self._claimed or is_whole(route.stores[name]):
                 continue
             if known is not None and ends.get(topic) != self._ends.get(topic):
                 with self._applier.contained(topic, name):
@@ -205,6 +207,7 @@ class WatermarkPublisher:
             else:
                 with self._applier.contained(topic, name):
                     route.stores[name].set_mark(route.table, mark)
+                    self._claimed.add((topic, name))
                 if name not in self._routes[topic].stores:
                     continue
             self._marks[topic, name] = mark

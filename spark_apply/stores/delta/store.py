@@ -140,6 +140,7 @@ class DeltaStore(LakeStore):
         seen = self._seen.get(table.qualified, now)
         since = (log.commit_info(version) or {} for version in range(seen + 1, now + 1))
         if now < seen or any(info.get("operation") == RESTORED for info in since):
+            self._marks.altered(table.qualified)
             raise put_back(f"Delta table {log.path}")
         self._seen[table.qualified] = now
 

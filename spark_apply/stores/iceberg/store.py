@@ -198,6 +198,7 @@ class IcebergStore(LakeStore):
         if head is None or due != due_now or loaded.snapshot(head) is None:
             return
         if now is None or not self._tables.java.util.SnapshotUtil.isAncestorOf(loaded, now, head):
+            self._marks.altered(table.qualified)
             raise put_back(f"Iceberg table {self.table_name(table)}")
 
     def _require_types(self, table: TargetTable, loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table

@@ -37,7 +37,7 @@ from opensearchpy.helpers import scan
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.hints import rebuild
 from spark_apply.model.completeness import NEW, Mark
 from spark_apply.model.document import document_id, with_document
@@ -163,13 +163,14 @@ class OpenSearchStore:
             self._client.indices.flush(index=index)
         except OpenSearchException as exc:
             error = as_ours(exc, f"index {index} cannot be flushed", index, words=True)
-            allowed = not (isinstance(exc, TransportError) and exc.status_code == FORBIDDEN)
+            forbidden = isinstance(exc, TransportError) and exc.status_code == FORBIDDEN
+            passes = isinstance(error, RetryableError)  # a block has the same status, and a hint of its own
             hint = (
                 "the job’s user needs indices:admin/flush, because a crash of the server would lose what an index with "
                 f"durability async has taken; or curl -X PUT '<url>/{index}/_settings' -H 'Content-Type: "
                 'application/json\' -d \'{"index.translog.durability": "request"}\'  # then it goes on by itself'
             )
-            raise type(error)(error.message, hint=error.hint if allowed else hint) from exc
+            raise type(error)(error.message, hint=hint if forbidden and not passes else error.hint) from exc
 
     def _require_opened(self, table: TargetTable) -> bool:
         """Return whether a crash of the server loses what the live index has taken.
