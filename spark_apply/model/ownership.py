@@ -13,8 +13,8 @@ One case is left: rows that were on their way while the other run took over and 
 with its mark takes the mark back to what both have.
 
 A copy is opened for more reasons than that: a live one with each new version of its table, and one that is set aside
-because its store was away. Whoever opens it then goes on from what it has itself, so another run's mark is not its own
-by being seen: only once this run was told of it, and has no rows behind its own mark.
+because its store was away. The run goes on from what it has itself then. So it takes another run's mark for its own
+only where it was told that the mark is another's, and has written no rows behind its own mark.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def test_a_copy_that_is_opened_for_a_new_version_is_not_taken_over_by_that() -> 
     second.altered(TABLE)
     second.opened(TABLE, copy.mark)
     copy.set_mark(second, copy.mark)
-    assert copy.mark == Mark({}, None), "one that was put back is gone on from, whoever has written its mark"
+    assert copy.mark == Mark({}, None), "a copy that was put back is gone on from, whichever run has written its mark"
 
 
 def test_rows_that_may_have_come_before_a_store_was_away_take_the_mark_of_another_back() -> None:
