@@ -470,7 +470,7 @@ cast(e AS decimal(5,1))
 cast(d AS bigint)
 """
 
-OF_GROUPS = """
+OF_GROUPS = r"""
 count(*)
 count(j)
 count(j, l)
@@ -533,6 +533,16 @@ approx_top_k(j, 3)
 approx_top_k(s, 2)
 approx_top_k(b, 2) FILTER (WHERE c)
 approx_top_k(l, 1)
+listagg(s, ', ') WITHIN GROUP (ORDER BY s)
+listagg(s, '') WITHIN GROUP (ORDER BY j DESC)
+string_agg(t, '|') WITHIN GROUP (ORDER BY x, j NULLS LAST, dt DESC)
+listagg(DISTINCT s, ',') WITHIN GROUP (ORDER BY s DESC)
+listagg(s || t, '\'') WITHIN GROUP (ORDER BY ts DESC NULLS FIRST, b) FILTER (WHERE c)
+listagg(cast(100 div j AS string), ' ') WITHIN GROUP (ORDER BY l div j DESC) FILTER (WHERE j <> 0)
+listagg(if(b = like(s, 'a%'), s, t), ',') WITHIN GROUP (ORDER BY b = like(s, 'a%'))
+coalesce(listagg(concat(s, '=', j), ';') WITHIN GROUP (ORDER BY d, e), '')
+listagg(s, '\n') WITHIN GROUP (ORDER BY t DESC) || count(*)
+listagg(DISTINCT cast(j AS string), '日') WITHIN GROUP (ORDER BY cast(j AS string))
 """
 
 

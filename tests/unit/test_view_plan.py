@@ -116,7 +116,7 @@ REFUSED: list[tuple[str, str, str]] = [
     (
         "SELECT id, collect_list(g) AS r FROM public.t GROUP BY id",
         "COLLECT_LIST(t.g) depends on the order",
-        "row_number()",
+        "list texts by listagg(x, ', ') WITHIN GROUP (ORDER BY …)",
     ),
     ("SELECT id, max_by(g, n) AS r FROM public.t GROUP BY id", "depends on the order", "row_number()"),
     (
@@ -790,3 +790,39 @@ def test_only_a_decimal_with_all_digits_behind_the_point_is_carried_to_a_text_by
     for text in ("CAST(d AS STRING)", "d || 'x'", "concat_ws('-', d)"):
         plan = plan_view("v", f"SELECT id, {text} AS t FROM public.d", ("id",), {of.name: of})
         assert re.findall(r"DECIMAL\(\d+, \d+\)", plan.nodes[-1].whole) == ([through] if through else [])
+
+
+_WITHIN = "listagg(x, ', ') WITHIN GROUP (ORDER BY …)"
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark", "postgres"])
+@pytest.mark.parametrize(
+    ("value", "why", "hint"),
+    [
+        ("listagg(g, ',')", "LISTAGG(t.g, ',') depends on the order in which rows are read", _WITHIN),
+        ("string_agg(DISTINCT g, ',')", "depends on the order in which rows are read", _WITHIN),
+        ("listagg(g) WITHIN GROUP (ORDER BY n)", "its separator should be a text, written out", _WITHIN),
+        ("listagg(g, g) WITHIN GROUP (ORDER BY n)", "its separator should be a text, written out", _WITHIN),
+        ("listagg(DISTINCT g, ',') WITHIN GROUP (ORDER BY n)", "is DISTINCT, and ordered by", "ORDER BY t.g, or list"),
+        ("listagg(g, ',') WITHIN GROUP (ORDER BY n) OVER (PARTITION BY id)", "Spark has no such window", "in a CTE"),
+    ],
+)
+def test_texts_are_listed_in_an_order_alone(value: str, why: str, hint: str, engine: str) -> None:
+    sql = f"SELECT id, {value} AS r FROM public.t" + (" GROUP BY id" if "OVER" not in value else "")
+    with pytest.raises(ConfigError) as refused:
+        plan_view("v", sql, ["id"], RELATIONS, engine=engine)
+    assert why in str(refused.value)
+    assert hint in (refused.value.hint or "")
+
+
+def test_equal_rows_of_a_list_are_in_the_order_of_their_texts() -> None:
+    sql = "SELECT n, listagg(g, ',') WITHIN GROUP (ORDER BY at DESC) AS r FROM public.t GROUP BY n"
+    written = {of: plan_view("v", sql, ["n"], RELATIONS, engine=of).nodes[0].whole for of in ("duckdb", "postgres")}
+    assert """STRING_AGG("t"."g", ',' ORDER BY "t"."at" DESC, "t"."g" ASC NULLS FIRST)""" in written["duckdb"]
+    assert """ORDER BY "t"."at" DESC NULLS LAST, "t"."g" ASC NULLS FIRST)""" in written["postgres"]
+
+
+def test_a_list_is_of_texts() -> None:
+    sql = "SELECT n, listagg(id, ',') WITHIN GROUP (ORDER BY id) AS r FROM public.t GROUP BY n"
+    with pytest.raises(ConfigError, match=r"t\.id is bigint; it should be a text: cast it to STRING"):
+        plan_view("v", sql, ["n"], RELATIONS)

@@ -132,6 +132,22 @@ RECIPES: Sequence[Recipe] = (
         [("orders", "d", (1,))],
     ),
     Recipe(
+        "A product with its tags, as one document",
+        "What belongs to a row is listed in it, for a search index that shall find the product by any of its tags.",
+        {"products": {"id": INT, "title": TEXT}, "tags": {"id": INT, "product": INT, "tag": TEXT}},
+        "SELECT p.id, p.title, listagg(t.tag, ', ') WITHIN GROUP (ORDER BY t.tag) AS tags\n"
+        "FROM public.products p LEFT JOIN public.tags t ON t.product = p.id GROUP BY p.id, p.title",
+        ("id",),
+        [
+            ("products", "c", (1, "Bicycle")),
+            ("products", "c", (2, "Lamp")),
+            ("tags", "c", (1, 1, "red")),
+            ("tags", "c", (2, 1, "city")),
+        ],
+        "The red tag is corrected, and the lamp gets one:",
+        [("tags", "u", (1, 1, "blue")), ("tags", "c", (3, 2, "desk"))],
+    ),
+    Recipe(
         "Customers without an order",
         "What is not there is asked for by an outer join and `IS NULL`.",
         {"orders": _ORDERS, "customers": _CUSTOMERS},

@@ -56,6 +56,10 @@ left, filtered: id, b
 left, unit of the first alone: id
     SELECT a.id, max(b.z) AS z, count(b.id) AS n FROM public.a a LEFT JOIN public.b b ON b.k = a.k GROUP BY a.id
 
+listed in their parent: id
+    SELECT a.id, a.g, listagg(CAST(b.z AS STRING), ',') WITHIN GROUP (ORDER BY b.z DESC, b.at) AS zs
+    FROM public.a a LEFT JOIN public.b b ON b.k = a.k GROUP BY a.id, a.g
+
 right: id, b
     SELECT a.id, b.id AS b, a.n FROM public.a a RIGHT JOIN public.b b ON b.k = a.k
 

@@ -187,6 +187,9 @@ UNORDERED = (
     "depends on the order in which rows are read",
     "use min() or max(), or keep row 1 of row_number() OVER (PARTITION BY … ORDER BY … a key)",
 )
+LISTAGG: Final = "listagg(x, ', ') WITHIN GROUP (ORDER BY …)"
+"""How texts of several rows are listed."""
+_COLLECTED: Final = (UNORDERED[0], f"list texts by {LISTAGG}, or {UNORDERED[1]}")
 OF_A_WINDOW: Final = (exp.FirstValue, exp.LastValue)
 """Aggregates of any order, too, where they stand without OVER."""
 NEVER: Final[dict[type[exp.Expr], tuple[str, str]]] = {
@@ -195,9 +198,10 @@ NEVER: Final[dict[type[exp.Expr], tuple[str, str]]] = {
         UNSTABLE,
     ),
     **dict.fromkeys(
-        (exp.First, exp.Last, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat, exp.ArgMax, exp.ArgMin),
+        (exp.First, exp.Last, exp.AnyValue, exp.ArgMax, exp.ArgMin),
         UNORDERED,
     ),
+    **dict.fromkeys((exp.ArrayAgg, exp.ArrayUniqueAgg), _COLLECTED),
 }
 NEVER_BY_NAME: Final = {
     **dict.fromkeys(
@@ -215,7 +219,7 @@ NEVER_BY_NAME: Final = {
         ),
         UNSTABLE,
     ),
-    **dict.fromkeys(("collect_list", "collect_set", "listagg", "string_agg", "array_agg"), UNORDERED),
+    **dict.fromkeys(("collect_list", "collect_set", "array_agg"), _COLLECTED),
     "window": (
         "is not known here",
         (

@@ -56,11 +56,17 @@ def only_where(function: exp.Expr, condition: exp.Expr) -> exp.Filter:
     DuckDB computes it for all rows first.
     """
     made = function.copy()
-    first = next(iter(made.expressions), None)
-    for value in first.expressions if isinstance(first, exp.Distinct) else made.expressions:
+    for value in [each for part in made.expressions for each in _values(part)]:
         if may_fail(value):
             value.replace(case((condition.copy(), value.copy())))
     return exp.Filter(this=made, expression=exp.Where(this=condition.copy()))
+
+
+def _values(argument: exp.Expr) -> list[exp.Expr]:
+    """Return what an aggregate computes for each row of one of its arguments: it may be DISTINCT, or have an order."""
+    if isinstance(argument, exp.Order):
+        return [each.this for each in argument.expressions]
+    return argument.expressions if isinstance(argument, exp.Distinct) else [argument]
 
 
 def guarded(block: Block) -> Block:

@@ -35,7 +35,7 @@ _PLAIN: Final = (
     exp.UnixMicros, exp.TimestampDiff, exp.Ordered,
 )  # fmt: skip
 _AGGREGATES: Final = (
-    exp.Count, exp.CountIf, exp.LogicalAnd, exp.LogicalOr, exp.Min, exp.Max, exp.Sum, exp.Avg,
+    exp.Count, exp.CountIf, exp.LogicalAnd, exp.LogicalOr, exp.Min, exp.Max, exp.Sum, exp.Avg, exp.GroupConcat,
 )  # fmt: skip
 _RANKS: Final = (
     exp.RowNumber, exp.Rank, exp.DenseRank, exp.Ntile, exp.FirstValue, exp.LastValue, exp.Lag, exp.Lead,
@@ -86,7 +86,7 @@ def _of_cast(carry: Carrier, node: exp.Expr, to: str) -> str | None:
 
 
 def _of_aggregate(carry: Carrier, node: exp.Expr) -> str | None:
-    if isinstance(node, exp.Count):
+    if isinstance(node, exp.Count | exp.GroupConcat):
         return None
     argument = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
     of = carry.type_of(argument)

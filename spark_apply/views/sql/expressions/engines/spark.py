@@ -1,16 +1,18 @@
-"""Approximate aggregates as Spark 4.0 has them: the same value as the embedded engine's, by functions of its own.
+"""Approximate aggregates and listed texts as Spark 4.0 has them: the same value as the embedded engine's.
 
 A sketch of a union of a sketch with itself is estimated from its registers alone, whatever the order in which it grew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import call, case, integer
 from spark_apply.views.sql.expressions.rules.approximate import lg_k_of, most_of, quantile_of
+from spark_apply.views.sql.expressions.rules.listed import listed
 from spark_apply.views.sql.reading.written import HllSketchAgg, HllSketchEstimate, Written, is_called
 
 _OURS: Final = (exp.ApproxDistinct, exp.ApproxQuantile, exp.ApproxTopK, HllSketchAgg, HllSketchEstimate)
@@ -55,9 +57,41 @@ def _framed(spec: exp.WindowSpec) -> exp.Expr:
     return spec
 
 
+def _listed(node: exp.GroupConcat, only: exp.Expr | None) -> exp.Expr:
+    """Return listed texts by arrays: Spark's own listagg fails beside other DISTINCT aggregates."""
+    found = listed(node, Written("", ""))
+    known = exp.Not(this=exp.Is(this=exp.paren(found.value.copy()), expression=exp.Null()))
+    counted = known if only is None else exp.and_(only.copy(), known)
+    keys = [exp.alias_(each.this.copy(), f"k{number}") for number, each in enumerate(found.order)]
+    row = exp.Struct(expressions=[*keys, exp.alias_(found.value.copy(), "v")])
+    rows = _with_likes_apart(exp.ArrayAgg(this=case((counted, row)), nulls_excluded=True)).sql("spark")
+    texts = f"transform(array_sort({rows}, (_a, _b) -> {_compared(found.order)}), _r -> _r.v)"
+    texts = f"array_distinct({texts})" if found.distinct else texts
+    joined = exp.Var(this=f"array_join({texts}, {found.separator.sql('spark')})")
+    return exp.paren(case((exp.GT(this=call("count_if", counted.copy()), expression=integer(0)), joined)))
+
+
+def _compared(order: Sequence[exp.Expr], number: int = 0) -> str:
+    """Return what is below zero where the row `_a` comes before `_b`, by keys from one on."""
+    if number == len(order):
+        return "0"
+    descends = bool(order[number].args.get("desc"))
+    given = order[number].args.get("nulls_first")
+    null = -1 if (not descends if given is None else given) else 1
+    a, b, less = f"_a.k{number}", f"_b.k{number}", 1 if descends else -1
+    return (
+        f"CASE WHEN {a} <=> {b} THEN {_compared(order, number + 1)} WHEN {a} IS NULL THEN {null} "
+        f"WHEN {b} IS NULL THEN {-null} WHEN {a} < {b} THEN {less} ELSE {-less} END"
+    )
+
+
 def _written(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.WindowSpec):
         return _framed(node)
+    if isinstance(node, exp.GroupConcat):
+        return _listed(node, None)
+    if isinstance(node, exp.Filter) and isinstance(node.this, exp.GroupConcat):
+        return _listed(node.this, node.expression.this)
     if isinstance(node, exp.Filter) and isinstance(node.this, _OURS):
         only = case((node.expression.this.copy(), node.this.this.copy()))
         made = node.this.copy()

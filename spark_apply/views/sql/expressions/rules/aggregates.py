@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, integer
 from spark_apply.views.sql.expressions.guards import only_where
+from spark_apply.views.sql.expressions.rules.listed import listed
 from spark_apply.views.sql.expressions.types import (
     FLOATS,
     INSTANTS,
@@ -55,6 +56,8 @@ def _aggregate(carry: Carrier, node: exp.Expr) -> Aggregate:
     """Return an aggregate function."""
     if isinstance(node, exp.Count):
         return _count(carry, node)
+    if isinstance(node, exp.GroupConcat):
+        return _listed(carry, node)
     distinct = isinstance(node.this, exp.Distinct)
     argument = node.this.expressions[0] if distinct else node.this
     if isinstance(node, exp.CountIf | exp.LogicalAnd | exp.LogicalOr):
@@ -160,6 +163,14 @@ def _count(carry: Carrier, node: exp.Expr) -> Aggregate:
     return Aggregate(_function("count", exp.Distinct(expressions=[value]) if distinct else value), "bigint", _same)
 
 
+def _listed(carry: Carrier, node: exp.GroupConcat) -> Aggregate:
+    found = listed(node, carry.written)
+    value = carry.text(found.value).sql
+    order = exp.Order(this=carry(found.separator).sql, expressions=[_ordered(carry, each) for each in found.order])
+    first = exp.Distinct(expressions=[value]) if found.distinct else value
+    return Aggregate(_function("string_agg", first, order), "string", _same)
+
+
 _FUNCTIONS: Final = (
     exp.Count,
     exp.CountIf,
@@ -169,10 +180,11 @@ _FUNCTIONS: Final = (
     exp.Max,
     exp.Sum,
     exp.Avg,
+    exp.GroupConcat,
 )
 
 
-@AGGREGATES.of(*_FUNCTIONS, knows="this expressions big_int")
+@AGGREGATES.of(*_FUNCTIONS, knows="this expressions big_int separator")
 def _plain(carry: Carrier, node: exp.Expr) -> Typed:
     found = _aggregate(carry, node)
     return found.made(_same)
