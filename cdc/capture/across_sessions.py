@@ -10,11 +10,23 @@ from dataclasses import dataclass, field
 
 from cdc.encode.topic_contents.published_values import PublishedValues
 from cdc.model.meter import Meter
-from cdc.model.state import State
+from cdc.model.state import Phase, State
 
 
 class Stopped(Exception):  # noqa: N818 - not an error
     """The user asked to stop; everything whole is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Says what holds after a commit."""
+
+    phase: Phase
+    events: int
+    """Records of tables committed by this process so far."""
+    tables: tuple[tuple[str, int, bool], ...]
+    """Of a snapshot: table, rows read, done."""
+    state: State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

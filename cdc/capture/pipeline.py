@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from cdc.capture.across_sessions import AcrossSessions, Stopped
+from cdc.capture.across_sessions import AcrossSessions, Report, Stopped
 from cdc.capture.control import signals
 from cdc.capture.control.commands import RestartSession
 from cdc.capture.session import Session
@@ -40,6 +39,7 @@ from cdc.model.errors import (
     GapError,
     HinderedError,
     LeftOutError,
+    LoginError,
     NewTablesError,
     OperatorError,
     RetryableError,
@@ -65,18 +65,6 @@ _REFUSALS: Final = 2
 log = logging.getLogger("cdc")
 
 __all__ = ["Parts", "Pipeline", "Report", "RestartSession", "Settings", "Stopped"]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Says what holds after a commit."""
-
-    phase: Phase
-    events: int
-    """Records of tables committed by this process so far."""
-    tables: tuple[tuple[str, int, bool], ...]
-    """Of a snapshot: table, rows read, done."""
-    state: State
 
 
 class Pipeline:
@@ -140,11 +128,11 @@ class Pipeline:
         self._ran = False
         self._is_read_again = False
         """Whether the file was read once more since this copy has stood by."""
+        self._is_login_new = False  # the file was read again for a login, since all that was read was in Kafka
         self._took_over = False
         """Whether it is noted that another copy was to be fenced."""
         self._stand_by = StandBy(settings, sink, self._stop, self._refuse_second_copy, meter)
-        self._sequence: int | None = None
-        """The sequence number of the newest position that this process knows."""
+        self._sequence: int | None = None  # of the newest position that this process knows
         self._gap: GapError | None = None
         """The gap in the log that ended the last session, if the user wants to go on behind it."""
 
@@ -189,7 +177,7 @@ class Pipeline:
                 self._meter.fails(exc)
                 self._refuse(exc)
             except (OperatorError, ConfigError, BugError) as exc:
-                if self._goes_back(exc) or self._without.does(exc, self._tables):
+                if self._goes_back(exc) or self._without.does(exc, self._tables) or self._has_new_login(exc):
                     continue
                 if isinstance(exc, HinderedError):
                     if self._stopped_before_next(RetryableError(exc.message, hint=exc.hint)):
@@ -238,14 +226,26 @@ class Pipeline:
 
     def _take_up(self) -> None:
         """Read the file again, if that is why the session has ended; the sink stays as it is."""
-        if not self._across.reload.is_set():
-            return
-        self._across.reload.clear()
+        if self._across.reload.is_set():
+            self._across.reload.clear()
+            self._read_file()
+
+    def _read_file(self) -> bool:
+        """Follow the file as it is now; return whether it says something else than before, and nothing wrong."""
         found = self._reread()
         if found is not None:
             self._before = self._before or self._now
             self._follows(found)
             log.info("connector %s: its file is read again", self._settings.connector)
+        return found is not None
+
+    def _has_new_login(self, error: CdcError) -> bool:
+        """Read the file again, once, where a login is refused that was good: a secret of it may have been rotated."""
+        if not self._ran or self._is_login_new or not isinstance(error, LoginError):
+            return False
+        log.warning("%s: the file is read again, as it may have another login by now", error.message)
+        self._is_login_new = self._read_file()
+        return self._is_login_new
 
     def _follows(self, parts: Parts) -> None:
         self._settings, self._now = parts.settings, parts
@@ -434,7 +434,7 @@ class Pipeline:
 
     def _good(self) -> None:
         """Note that everything read is in Kafka: the next failure is a new fault."""
-        self._looks = 0
+        self._looks, self._is_login_new = 0, False
         if self._failing_since_s is not None:
             took_s, self._failing_since_s = time.monotonic() - self._failing_since_s, None
             log.info("connector %s: it goes on again after %.0f s", self._settings.connector, took_s)

@@ -8,6 +8,7 @@
     │   │   └── GapError          log after the position is gone
     │   ├── LeftOutError      a table cannot be captured for now: the other tables go on
     │   ├── TopicError        a table's topic, or its schema at a registry, is not right: the others go on
+    │   ├── LoginError        a server refuses who logs in: the file may have another login by now
     │   ├── UnloggedError a server writes no log: what is written now never comes
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
     │   └── FencedError   another copy of the connector has taken over     exit 3
@@ -138,6 +139,10 @@ class HinderedError(TopicError):
 
 class RegistryClosedError(TopicError):
     """What a registry says of a subject and may say of all: that the login may not use it, or that it is read-only."""
+
+
+class LoginError(OperatorError):
+    """A server refuses who logs in. Where the login was good before, its secret may have been rotated."""
 
 
 class UnloggedError(OperatorError):

@@ -19,7 +19,7 @@ import orjson
 
 from cdc.machine.keep_alive import keep_alive
 from cdc.machine.tls import was_cut
-from cdc.model.errors import CdcError, GapError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, GapError, LoginError, OperatorError, RetryableError
 from connectors.etcd.address import Address, Endpoint, tls
 from connectors.etcd.messages import Header, KeyValue, end_of, first_of, number, written
 
@@ -258,7 +258,7 @@ def refusal(answer: Mapping[str, Any], doing: str, endpoint: Endpoint, user: str
     if code == _LOGIN or "user name is empty" in said:
         return OperatorError(what, hint="source.url: etcd://user:${PASSWORD}@host:2379")
     if code == _INVALID and "authentication failed" in said:
-        return OperatorError(what, hint="user and password of source.url: etcdctl user get USER --detail")
+        return LoginError(what, hint="user and password of source.url: etcdctl user get USER --detail")
     if code in _PASSING:
         return RetryableError(what, hint=GO_ON)
     return OperatorError(what, hint="cdc check CONNECTOR.yaml says what the cluster allows; the members' logs say more")

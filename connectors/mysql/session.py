@@ -22,7 +22,7 @@ from pymysql.constants import CR, ER, SERVER_STATUS
 from cdc.machine.hosts import is_local_name
 from cdc.machine.keep_alive import keep_alive
 from cdc.machine.tls import was_cut
-from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, ConfigError, LoginError, OperatorError, RetryableError
 from connectors.mysql import session_settings
 
 Connection: TypeAlias = pymysql.connections.Connection
@@ -336,7 +336,7 @@ def _login_refused(at: Address, where: str, code: int, words: str) -> OperatorEr
     """Return why a server does not take a user; None for any other reason."""
     unencrypted = at.ssl_mode in ("disabled", "preferred")
     if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, _NO_PASSWORD):
-        return OperatorError(
+        return LoginError(
             f"{where} refuses user {at.user}: wrong password, or not admitted from here"
             + (", or not without TLS" if unencrypted else ""),
             hint="set the password in source.url through ${NAME} or ${file:/path}; "
@@ -344,7 +344,7 @@ def _login_refused(at: Address, where: str, code: int, words: str) -> OperatorEr
             + (f"; where it was made with REQUIRE SSL: {_WITH_TLS}" if unencrypted else ""),
         )
     if code in _LOCKED_OUT:
-        return OperatorError(f"{where} refuses user {at.user}: {words} ({code})", hint=locked_out(code, at.user))
+        return LoginError(f"{where} refuses user {at.user}: {words} ({code})", hint=locked_out(code, at.user))
     if code == _INSECURE:
         return OperatorError(f"{where} takes no connection without TLS: {words}", hint=_WITH_TLS)
     if "cryptography" in words:

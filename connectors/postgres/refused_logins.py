@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cdc.machine.tls import says_cut
-from cdc.model.errors import CdcError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, LoginError, OperatorError, RetryableError
 from connectors.postgres import settings
 
 
@@ -25,6 +25,8 @@ class _Meaning(NamedTuple):
     hint: str
     passes: bool = False
     """Whether it passes by itself, as a rule."""
+    rotates: bool = False
+    """Whether another password, token or role may be in the file by now."""
 
 
 TOO_MANY_HINT: Final = (
@@ -44,6 +46,7 @@ _MEANINGS: Final = (
         "no password supplied",
         "PostgreSQL at {where} asks for the password of user {user}, and there is none",
         hint="set it in source.url through ${{NAME}} or ${{file:/path}}: is what that names empty?",
+        rotates=True,
     ),
     _Meaning(
         "password authentication failed",
@@ -51,17 +54,20 @@ _MEANINGS: Final = (
         hint="set the password in source.url through ${{NAME}} or ${{file:/path}}; to change it: ALTER ROLE {role} "
         "PASSWORD '…'; one that has expired is refused, too: SELECT rolvaliduntil FROM pg_roles WHERE rolname = "
         "{literal}",
+        rotates=True,
     ),
     _Meaning(
         "authentication failed for user",  # by peer, ident, LDAP, PAM, GSSAPI or a certificate
         "PostgreSQL at {where} refuses user {user}: {last}",
         hint="pg_hba.conf says how who logs in is asked: SELECT * FROM pg_hba_file_rules; a token in the place of a "
         "password may have expired",
+        rotates=True,
     ),
     _Meaning(
         "is not permitted to log in",
         "PostgreSQL at {where}: role {user} may not log in",
         hint="ALTER ROLE {role} LOGIN",
+        rotates=True,
     ),
     _Meaning(
         "permission denied for database",
@@ -83,6 +89,7 @@ _MEANINGS: Final = (
         'role ".*" does not exist',
         "PostgreSQL at {where}: role {user} does not exist",
         hint="CREATE ROLE {role} LOGIN REPLICATION PASSWORD '…'",
+        rotates=True,
     ),
     _Meaning(
         "exceeds .?max_wal_senders",
@@ -165,7 +172,7 @@ def meaning(where: str, params: Mapping[str, str], message: str) -> CdcError:
     facts, words = _facts(where, params, text), _NAMES.sub('""', text)
     for of in _MEANINGS:
         if re.search(of.words, words) and not (of.words is _TLS and says_cut(text)):
-            kind = RetryableError if of.passes else OperatorError
+            kind = RetryableError if of.passes else LoginError if of.rotates else OperatorError
             return kind(of.what.format(**facts), hint=of.hint.format(**facts))
     return RetryableError(
         f"PostgreSQL at {where} cannot be reached: {facts['last']}",

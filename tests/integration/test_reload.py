@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cdc.model.errors import RetryableError
+from tests.canary import CANARY
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of
@@ -135,3 +136,61 @@ def test_a_file_that_is_refused_changes_nothing(postgres18: Database, kafka: str
         assert running.ended() == 0
     shown = connector.here("audit", "FILE").stdout
     assert shown.count("by: SIGHUP") == len(wrong)
+
+
+def _rotated(
+    connector: Connector,
+    table: str,
+    database: Database | MySQLDatabase,
+    secret: Path,
+    *,
+    change: str,
+    sessions: str,
+    end: str,
+) -> None:
+    """Twice the password is another one at the server and in the file of the secret; then at the server alone."""
+    login = connector.environment["TEST_DATABASE_URL"]
+    secret.write_text(login)
+    _write(connector, source={"url": f"${{file:{secret}}}"})
+    with Running(connector) as running:
+        running.await_following()
+        for number in (1, 2, 3):
+            database.execute(change.format(f"{CANARY}{number}"))
+            if number < 3:
+                secret.write_text(login.replace(f":{CANARY}@", f":{CANARY}{number}@"))
+            for (session,) in database.rows(sessions):
+                with contextlib.suppress(Exception):  # it has ended by itself
+                    database.execute(end.format(session))
+            database.execute(f"INSERT INTO t VALUES ({number})")
+            if number < 3:
+                eventually(lambda n=number: _rows(connector, table) == n, "it goes on with the new one")  # type: ignore[misc]
+        assert running.ended() == 1
+        assert "refuses" in running.stderr
+        assert running.stderr.count("its file is read again") == 2
+
+
+def test_a_password_that_is_rotated_is_read_again(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The secret's file has the new one; each new connection is refused with the one that was read at the start."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    role = f"cdc_capture_{postgres18.name}"
+    _rotated(
+        connector, "public.t", postgres18, tmp_path / "url", change=f"ALTER ROLE {role} PASSWORD '{{}}'",
+        sessions=f"SELECT pid FROM pg_stat_activity WHERE usename = '{role}'", end="SELECT pg_terminate_backend({})",
+    )  # fmt: skip
+
+
+@pytest.mark.full
+def test_a_password_that_is_rotated_at_mysql(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    mysql_database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    connector = connector_of(tmp_path, prefix, mysql_database, kafka, "t")
+    user = f"cdc_capture_{mysql_database.name}"
+    _rotated(
+        connector, f"{mysql_database.name}.t", mysql_database, tmp_path / "url",
+        change=f"ALTER USER '{user}'@'%' IDENTIFIED BY '{{}}'",
+        sessions=f"SELECT id FROM information_schema.processlist WHERE user = '{user}'", end="KILL {}",
+    )  # fmt: skip

@@ -19,7 +19,7 @@ import connectors.etcd.duplex
 import connectors.etcd.watch
 from cdc.config.source_config import KeyedTable, KeyPrefix, SourceConfig
 from cdc.model.change import UNCHANGED, Op
-from cdc.model.errors import CdcError, ConfigError, GapError, OperatorError, ProtocolError, RetryableError
+from cdc.model.errors import CdcError, ConfigError, GapError, LoginError, OperatorError, ProtocolError, RetryableError
 from connectors.etcd.address import Endpoint, address, weakness
 from connectors.etcd.backlog import Backlog
 from connectors.etcd.duplex import Chunks, Duplex
@@ -109,7 +109,7 @@ REFUSALS: list[tuple[int, str, type[CdcError], str]] = [
     (11, "etcdserver: mvcc: required revision is a future revision", FutureError, ""),
     (7, "etcdserver: permission denied", OperatorError, "grant-permission u read PREFIX"),
     (16, "etcdserver: invalid auth token", OperatorError, "etcd://user"),
-    (3, "etcdserver: authentication failed, invalid user ID or password", OperatorError, "etcdctl user get"),
+    (3, "etcdserver: authentication failed, invalid user ID or password", LoginError, "etcdctl user get"),
     (14, "etcdserver: request timed out", RetryableError, "nothing is lost"),
     (9, "etcdserver: corrupt cluster", OperatorError, "cdc check"),
 ]

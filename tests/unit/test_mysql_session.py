@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pymysql
 import pytest
 
-from cdc.model.errors import ConfigError, OperatorError, RetryableError
+from cdc.model.errors import ConfigError, LoginError, OperatorError, RetryableError
 from connectors.mysql.session import Address, address, connect_failed, translate, weakness
 from connectors.triggers.mysql.rounds import _streamed as read_rounds
 from snapshot.mysql.rows import stream_rows
@@ -65,11 +65,11 @@ def test_what_is_not_checked_is_said(url: str, weak: str | None) -> None:
 @pytest.mark.parametrize(
     ("exc", "kind", "said"),
     [
-        (pymysql.OperationalError(1045, "Access denied for user"), OperatorError, "refuses user u"),
-        (pymysql.OperationalError(1698, "Access denied"), OperatorError, "refuses user u"),
-        (pymysql.OperationalError(3118, "Account is locked."), OperatorError, "refuses user u"),
-        (pymysql.OperationalError(4151, "this account is locked"), OperatorError, "refuses user u"),
-        (pymysql.OperationalError(1862, "Your password has expired."), OperatorError, "refuses user u"),
+        (pymysql.OperationalError(1045, "Access denied for user"), LoginError, "refuses user u"),
+        (pymysql.OperationalError(1698, "Access denied"), LoginError, "refuses user u"),
+        (pymysql.OperationalError(3118, "Account is locked."), LoginError, "refuses user u"),
+        (pymysql.OperationalError(4151, "this account is locked"), LoginError, "refuses user u"),
+        (pymysql.OperationalError(1862, "Your password has expired."), LoginError, "refuses user u"),
         (pymysql.OperationalError(3159, "insecure transport"), OperatorError, "no connection without TLS"),
         (pymysql.OperationalError(2059, "'parsec' not configured"), OperatorError, "the driver does not know"),
         (RuntimeError("'pynacl' package is required"), OperatorError, "PyNaCl"),

@@ -46,6 +46,7 @@ from cdc.model.errors import (
     FencedError,
     GapError,
     LeftOutError,
+    LoginError,
     NewTablesError,
     OperatorError,
     RetryableError,
@@ -715,6 +716,47 @@ def test_a_file_that_is_read_again_has_keys_and_formats_of_its_own(bench: Bench)
     assert [event["op"] for event in events] == ["r", "u", "c"]
     assert all(event["after"]["note"].startswith("enc1:") for event in events)
     assert [subject for subject, _ in registry.subjects] == ["p.s.a-key", "p.s.a-value"]
+
+
+@pytest.mark.parametrize("new", ["nothing", "login", "another refusal"])
+def test_a_refused_login_has_the_file_read_again_once(bench: Bench, new: str) -> None:
+    """The secret may have been rotated. A file that says nothing new, or is refused itself, is not read for ever."""
+    refused, read = LoginError("the server refuses the password"), list[str]()
+
+    class Rotated(MemorySource):
+        def connect(self) -> Mapping[str, str]:
+            if bench.log.transactions[1:]:
+                raise refused
+            return super().connect()
+
+        def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
+            bench.log.commit(insert(A, _row("2")))
+            raise refused
+
+    class Refused(MemorySource):
+        def connect(self) -> Mapping[str, str]:
+            raise ConfigError("source.slot: no")
+
+    def reread() -> Parts | None:
+        read.append(new)
+        kind = MemorySource if new == "login" else Refused
+        made = Parts(settings, lambda: kind(bench.log, [A]), lambda: MemorySnapshotter(bench.log))
+        return made if new != "nothing" else None
+
+    bench.log.commit(insert(A, _row("1")))
+    settings = Settings(connector="c", prefix="p", idle_position_s=0.0)
+    pipeline = Pipeline(
+        settings,
+        open_source=lambda: Rotated(bench.log, [A]),
+        open_snapshotter=lambda: MemorySnapshotter(bench.log),
+        sink=MemorySink(bench.kafka, "c", "p"),
+        observe=lambda _: pipeline.stop() if "2" in bench.fold(A) else None,
+        reread=reread,
+    )
+    with nullcontext() if new == "login" else pytest.raises(LoginError):
+        pipeline.run()
+    assert read == [new]
+    assert set(bench.fold(A)) == ({"1", "2"} if new == "login" else {"1"})
 
 
 def test_a_file_that_is_refused_brings_back_no_table_that_was_left_out(bench: Bench) -> None:

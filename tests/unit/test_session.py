@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 from psycopg2 import errors
 
-from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, ConfigError, LoginError, OperatorError, RetryableError
 from connectors.postgres import session, settings
 from connectors.postgres.catalog import server
 from connectors.postgres.refused_logins import meaning
@@ -115,20 +115,22 @@ NOBODY, HBA = (
     'no pg_hba.conf entry for host "1.2.3.4", user "u"',
 )
 SLOTS = 'number of requested standby connections exceeds "max_wal_senders" (currently 10)'
-OPERATOR = [
+LOGIN = [
     ('FATAL:  password authentication failed for user "u"', "refuses the password of user u", "ALTER ROLE"),
     ("fe_sendauth: no password supplied", "and there is none", "${NAME}"),
-    ('FATAL:  database "d" does not exist', "that database does not exist", "psql -h h -p 5432 -U u -d postgres -l"),
     ('FATAL:  role "u" does not exist', "role u does not exist", "CREATE ROLE"),
+    ('FATAL:  role "u" is not permitted to log in', "role u may not log in", 'ALTER ROLE "u" LOGIN'),
+    ('FATAL:  Peer authentication failed for user "u"', "refuses user u: FATAL: Peer", "pg_hba_file_rules"),
+    ('FATAL:  PAM authentication failed for user "u"', "refuses user u: FATAL: PAM", "token"),
+]
+OPERATOR = [
+    ('FATAL:  database "d" does not exist', "that database does not exist", "psql -h h -p 5432 -U u -d postgres -l"),
     (f"FATAL:  {NOBODY}", "user u may not replicate", 'ALTER ROLE "u" REPLICATION'),
     ("FATAL:  permission denied to start WAL sender\nDETAIL:  Only roles …", "may not replicate", "REPLICATION"),
     (f"FATAL:  {HBA}, no encryption", "admits no connection of user u", "hostssl d u"),
     (f"FATAL:  {HBA}, no encryption", "pg_hba.conf", "1.2.3.4/32"),
     ('FATAL:  pg_hba.conf rejects connection for host "::1", user "u"', "admits no connection of user u", "::1/128"),
-    ('FATAL:  role "u" is not permitted to log in', "role u may not log in", 'ALTER ROLE "u" LOGIN'),
     ('FATAL:  permission denied for database "d"', "may not connect", 'GRANT CONNECT ON DATABASE "d" TO "u"'),
-    ('FATAL:  Peer authentication failed for user "u"', "refuses user u: FATAL: Peer", "pg_hba_file_rules"),
-    ('FATAL:  PAM authentication failed for user "u"', "refuses user u: FATAL: PAM", "token"),
     ("FATAL:  connection requires a valid client certificate", "asks for a certificate of user u", "sslcert"),
     ("SSL error: certificate verify failed", "no trusted TLS", "sslrootcert"),
     ("received invalid response to SSL negotiation: h", "another service answers there", "pg_isready -h"),
@@ -152,6 +154,7 @@ REFUSED_FOR_NOW = [
 ]
 FULL = ("sorry, too many clients already", 'too many connections for role "u"')
 MEANINGS = [
+    *((text, LoginError, message, hint) for text, message, hint in LOGIN),
     *((text, OperatorError, message, hint) for text, message, hint in OPERATOR),
     *((text, RetryableError, message, "pg_isready -h h -p 5432") for text, message in RETRYABLE),
     *((text, RetryableError, message, hint) for text, message, hint in REFUSED_FOR_NOW),
