@@ -118,7 +118,6 @@ REFUSED: list[tuple[str, str, str]] = [
         "COLLECT_LIST(t.g) depends on the order",
         "list texts by listagg(x, ', ') WITHIN GROUP (ORDER BY …)",
     ),
-    ("SELECT id, max_by(g, n) AS r FROM public.t GROUP BY id", "depends on the order", "row_number()"),
     (
         "SELECT id, g, row_number() OVER (PARTITION BY g ORDER BY n) AS r FROM public.t",
         "ROW_NUMBER() has no total order",
@@ -804,14 +803,37 @@ _WITHIN = "listagg(x, ', ') WITHIN GROUP (ORDER BY …)"
         ("listagg(g) WITHIN GROUP (ORDER BY n)", "its separator should be a text, written out", _WITHIN),
         ("listagg(g, g) WITHIN GROUP (ORDER BY n)", "its separator should be a text, written out", _WITHIN),
         ("listagg(DISTINCT g, ',') WITHIN GROUP (ORDER BY n)", "is DISTINCT, and ordered by", "ORDER BY t.g, or list"),
-        ("listagg(g, ',') WITHIN GROUP (ORDER BY n) OVER (PARTITION BY id)", "Spark has no such window", "in a CTE"),
+        ("max_by(g, n) OVER (PARTITION BY id)", "not a window's", "in a CTE"),
+        ("min_by(g, n) OVER (PARTITION BY id)", "not a window's", "in a CTE"),
+        (
+            "listagg(g, ',') WITHIN GROUP (ORDER BY n) OVER (PARTITION BY id)",
+            "is not known here: it is a group's, not a window's",
+            "in a CTE",
+        ),
     ],
 )
-def test_texts_are_listed_in_an_order_alone(value: str, why: str, hint: str, engine: str) -> None:
+def test_an_aggregate_of_an_order_without_one_or_in_a_window_is_refused(
+    value: str, why: str, hint: str, engine: str
+) -> None:
     sql = f"SELECT id, {value} AS r FROM public.t" + (" GROUP BY id" if "OVER" not in value else "")
     with pytest.raises(ConfigError) as refused:
         plan_view("v", sql, ["id"], RELATIONS, engine=engine)
     assert why in str(refused.value)
+    assert hint in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("engine", "value", "why", "hint"),
+    [
+        ("duckdb", "sum(n)", r"SUM\(t.n\) FILTER\(WHERE t.n > 1\) is not known here in a window", "CASE WHEN"),
+        ("postgres", "max_by(g, n)", r"MAX_BY\(t.g, t.n\) FILTER\(WHERE t.n > 1\) is not known here", "CASE WHEN"),
+        ("spark", "max_by(g, n)", "it is a group's, not a window's", "in a CTE"),
+    ],
+)
+def test_a_filter_in_a_window_is_refused_by_its_name(engine: str, value: str, why: str, hint: str) -> None:
+    sql = f"SELECT id, {value} FILTER (WHERE n > 1) OVER (PARTITION BY g) AS r FROM public.t"
+    with pytest.raises(ConfigError, match=why) as refused:
+        plan_view("v", sql, ["id"], RELATIONS, engine=engine)
     assert hint in (refused.value.hint or "")
 
 

@@ -99,7 +99,6 @@ def test_an_interval_of_several_units_is_one_literal_in_a_frame() -> None:
         ("last_value(g) IGNORE NULLS", "order in which rows are read"),
         ("array_sort(collect_list(g), (x, y) -> 0)", "order in which rows are read"),
         ("lag(g) IGNORE NULLS OVER (PARTITION BY k ORDER BY n)", "has no total order"),
-        ("max_by(g, n)", "order in which rows are read"),
         ("collect_list(g)", "order in which rows are read"),
         ("hll_sketch_agg(n)", "a sketch, which `engine: spark` does not keep"),
         ("approx_percentile(n, 2)", "from 0 to 1"),

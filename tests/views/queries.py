@@ -39,6 +39,7 @@ AGGREGATES = (
     "count(*)", "count({})", "sum({})", "min({})", "max({})", "count(DISTINCT {})", "count_if({} > 1)",
     "sum(DISTINCT {})", "count(*) FILTER (WHERE {} > 1)", "max({0}) FILTER (WHERE {0} < 2)",
     "locate('2', listagg(CAST({0} AS STRING), ',') WITHIN GROUP (ORDER BY {0} DESC))",
+    "max_by({0}, -{0})",
 )  # fmt: skip
 WINDOWS = (
     "row_number() OVER (PARTITION BY {unit} ORDER BY {order})",

@@ -185,7 +185,7 @@ class Rules(dict[type[exp.Expr], Rule]):
 UNSTABLE = ("is not the same each time", "use clock(), or a column that the application writes")
 UNORDERED = (
     "depends on the order in which rows are read",
-    "use min() or max(), or keep row 1 of row_number() OVER (PARTITION BY … ORDER BY … a key)",
+    "use min(), max() or max_by(x, y), or keep row 1 of row_number() OVER (PARTITION BY … ORDER BY … a key)",
 )
 LISTAGG: Final = "listagg(x, ', ') WITHIN GROUP (ORDER BY …)"
 """How texts of several rows are listed."""
@@ -197,10 +197,7 @@ NEVER: Final[dict[type[exp.Expr], tuple[str, str]]] = {
         (exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser),
         UNSTABLE,
     ),
-    **dict.fromkeys(
-        (exp.First, exp.Last, exp.AnyValue, exp.ArgMax, exp.ArgMin),
-        UNORDERED,
-    ),
+    **dict.fromkeys((exp.First, exp.Last, exp.AnyValue), UNORDERED),
     **dict.fromkeys((exp.ArrayAgg, exp.ArrayUniqueAgg), _COLLECTED),
 }
 NEVER_BY_NAME: Final = {

@@ -25,7 +25,7 @@ from spark_apply.views.sql.expressions.carrier import (
 )
 from spark_apply.views.sql.expressions.engines.spark import as_spark
 from spark_apply.views.sql.expressions.rules.approximate import check_approximate
-from spark_apply.views.sql.expressions.rules.listed import listed
+from spark_apply.views.sql.expressions.rules.ordered import listed, refuse_window
 from spark_apply.views.sql.reading.blocks import Block
 from spark_apply.views.sql.reading.written import (
     ABBREVIATED,
@@ -54,6 +54,8 @@ def checked(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
             check_approximate(node, written)
             if isinstance(node, exp.GroupConcat):
                 listed(node, written)
+            if isinstance(node, exp.ArgMax | exp.ArgMin):
+                refuse_window(node, written)
             reason = _reason(node)
             if reason is not None:
                 raise written.refuse(f"{shown(node)} {reason[0]}", at=node, hint=reason[1])

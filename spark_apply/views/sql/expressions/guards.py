@@ -65,7 +65,7 @@ def only_where(function: exp.Expr, condition: exp.Expr) -> exp.Filter:
 def _values(argument: exp.Expr) -> list[exp.Expr]:
     """Return what an aggregate computes for each row of one of its arguments: it may be DISTINCT, or have an order."""
     if isinstance(argument, exp.Order):
-        return [each.this for each in argument.expressions]
+        return [argument.this, *(each.this for each in argument.expressions)]
     return argument.expressions if isinstance(argument, exp.Distinct) else [argument]
 
 

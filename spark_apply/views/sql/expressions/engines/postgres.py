@@ -36,6 +36,7 @@ _PLAIN: Final = (
 )  # fmt: skip
 _AGGREGATES: Final = (
     exp.Count, exp.CountIf, exp.LogicalAnd, exp.LogicalOr, exp.Min, exp.Max, exp.Sum, exp.Avg, exp.GroupConcat,
+    exp.ArgMax, exp.ArgMin,
 )  # fmt: skip
 _RANKS: Final = (
     exp.RowNumber, exp.Rank, exp.DenseRank, exp.Ntile, exp.FirstValue, exp.LastValue, exp.Lag, exp.Lead,
@@ -86,7 +87,7 @@ def _of_cast(carry: Carrier, node: exp.Expr, to: str) -> str | None:
 
 
 def _of_aggregate(carry: Carrier, node: exp.Expr) -> str | None:
-    if isinstance(node, exp.Count | exp.GroupConcat):
+    if isinstance(node, exp.Count | exp.GroupConcat | exp.ArgMax | exp.ArgMin):
         return None
     argument = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
     of = carry.type_of(argument)

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import call, case, integer
 from spark_apply.views.sql.expressions.rules.approximate import lg_k_of, most_of, quantile_of
-from spark_apply.views.sql.expressions.rules.listed import listed
+from spark_apply.views.sql.expressions.rules.ordered import listed
 from spark_apply.views.sql.reading.written import HllSketchAgg, HllSketchEstimate, Written, is_called
 
 _OURS: Final = (exp.ApproxDistinct, exp.ApproxQuantile, exp.ApproxTopK, HllSketchAgg, HllSketchEstimate)
@@ -71,6 +71,15 @@ def _listed(node: exp.GroupConcat, only: exp.Expr | None) -> exp.Expr:
     return exp.paren(case((exp.GT(this=call("count_if", counted.copy()), expression=integer(0)), joined)))
 
 
+def _by(node: exp.ArgMax | exp.ArgMin) -> exp.Expr:
+    """Return max_by or min_by in an order that tells apart what differs."""
+    value, by = node.this, node.expression
+    known = exp.Not(this=exp.Is(this=exp.paren(by.copy()), expression=exp.Null()))
+    made = node.copy()
+    made.set("expression", case((known, exp.Struct(expressions=[by.copy(), value.copy()]))))
+    return made
+
+
 def _compared(order: Sequence[exp.Expr], number: int = 0) -> str:
     """Return what is below zero where the row `_a` comes before `_b`, by keys from one on."""
     if number == len(order):
@@ -90,6 +99,8 @@ def _written(node: exp.Expr) -> exp.Expr:
         return _framed(node)
     if isinstance(node, exp.GroupConcat):
         return _listed(node, None)
+    if isinstance(node, exp.ArgMax | exp.ArgMin):
+        return _by(node)
     if isinstance(node, exp.Filter) and isinstance(node.this, exp.GroupConcat):
         return _listed(node.this, node.expression.this)
     if isinstance(node, exp.Filter) and isinstance(node.this, _OURS):

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, integer
+from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, integer, shown
 from spark_apply.views.sql.expressions.guards import only_where
-from spark_apply.views.sql.expressions.rules.listed import listed
+from spark_apply.views.sql.expressions.rules.ordered import listed, refuse_window
 from spark_apply.views.sql.expressions.types import (
     FLOATS,
     INSTANTS,
@@ -58,6 +58,8 @@ def _aggregate(carry: Carrier, node: exp.Expr) -> Aggregate:
         return _count(carry, node)
     if isinstance(node, exp.GroupConcat):
         return _listed(carry, node)
+    if isinstance(node, exp.ArgMax | exp.ArgMin):
+        return _by(carry, node)
     distinct = isinstance(node.this, exp.Distinct)
     argument = node.this.expressions[0] if distinct else node.this
     if isinstance(node, exp.CountIf | exp.LogicalAnd | exp.LogicalOr):
@@ -75,8 +77,7 @@ def _aggregate(carry: Carrier, node: exp.Expr) -> Aggregate:
         return _function(name, exp.Distinct(expressions=[value]) if distinct else value)
 
     if isinstance(node, exp.Min | exp.Max):
-        if found.type not in ("string", "boolean", "date", NULL, *INSTANTS) and not is_number(found.type):
-            raise carry.differs(node, f"of {found.type}")
+        _require_order(carry, node, found.type)
         return Aggregate(function("min" if isinstance(node, exp.Min) else "max"), found.type, _same)
     if not is_number(found.type):
         carry.wrong(argument, found.type, "a number")
@@ -163,6 +164,31 @@ def _count(carry: Carrier, node: exp.Expr) -> Aggregate:
     return Aggregate(_function("count", exp.Distinct(expressions=[value]) if distinct else value), "bigint", _same)
 
 
+def _require_order(carry: Carrier, node: exp.Expr, of: str) -> None:
+    if of not in ("string", "boolean", "date", NULL, *INSTANTS) and not is_number(of):
+        raise carry.differs(node, f"of {of}")
+
+
+def _by(carry: Carrier, node: exp.ArgMax | exp.ArgMin) -> Aggregate:
+    """Return the value of the row with the greatest, or least, of something that is not NULL."""
+    refuse_window(node, carry.written)
+    value, by = carry(node.this), carry(node.expression)
+    for each in (value, by):
+        _require_order(carry, node, each.type)
+    most = isinstance(node, exp.ArgMax)
+    order = [
+        exp.Ordered(this=by.sql, desc=most, nulls_first=False),
+        exp.Ordered(this=value.sql.copy(), desc=most, nulls_first=not most),
+    ]
+
+    def first(rows: exp.Expr, count: exp.Expr) -> exp.Expr:
+        found = exp.Bracket(this=exp.paren(rows), expressions=[integer(1)], offset=1)
+        return exp.paren(case((exp.GT(this=count, expression=integer(0)), found)))
+
+    rows = _function("array_agg", exp.Order(this=value.sql, expressions=order))
+    return Aggregate(rows, value.type, first, _function("count", by.sql.copy()))
+
+
 def _listed(carry: Carrier, node: exp.GroupConcat) -> Aggregate:
     found = listed(node, carry.written)
     value = carry.text(found.value).sql
@@ -181,10 +207,12 @@ _FUNCTIONS: Final = (
     exp.Sum,
     exp.Avg,
     exp.GroupConcat,
+    exp.ArgMax,
+    exp.ArgMin,
 )
 
 
-@AGGREGATES.of(*_FUNCTIONS, knows="this expressions big_int separator")
+@AGGREGATES.of(*_FUNCTIONS, knows="this expression expressions big_int separator")
 def _plain(carry: Carrier, node: exp.Expr) -> Typed:
     found = _aggregate(carry, node)
     return found.made(_same)
@@ -221,6 +249,9 @@ def _window(carry: Carrier, node: exp.Expr) -> Typed:
 
 
 def _windowed(carry: Carrier, function: exp.Expr) -> Aggregate:
+    if isinstance(function, exp.Filter):
+        inside = "write its condition into the aggregate: sum(CASE WHEN … THEN … END) OVER (…)"
+        raise carry.written.refuse(f"{shown(function)} is not known here in a window", at=function, hint=inside)
     if not isinstance(function, _FUNCTIONS):
         raise carry.unknown(function)
     if isinstance(function.this, exp.Distinct):

@@ -1,7 +1,7 @@
-"""`listagg` and `string_agg`: the texts of a group as one, in an order that is the same each time.
+"""Aggregates of an order that is the same each time: `listagg` (`string_agg`), `max_by`, `min_by`.
 
-Rows that are equal in their ORDER BY could come in any order. So the text itself is put behind it, for all engines:
-what is still equal then is the same text, and changes places unseen.
+Rows that are equal in what they are ordered by could come in any order. So the value itself is put behind it, for all
+engines: what is still equal then is the same value, and changes places unseen.
 """
 
 from __future__ import annotations
@@ -24,6 +24,17 @@ class Listed(NamedTuple):
     """Each an `exp.Ordered`, in Spark's words; with the value itself among them."""
 
 
+def refuse_window(node: exp.Expr, written: Written) -> None:
+    """Raise ConfigError for an aggregate of an order that is one of a window: Spark has no listagg there."""
+    around = node.parent.parent if isinstance(node.parent, exp.Filter) else node.parent
+    if isinstance(around, exp.Window):
+        raise written.refuse(
+            f"{shown(node)} OVER (…) is not known here: it is a group's, not a window's",
+            at=node,
+            hint="make it in a CTE with GROUP BY, and join it",
+        )
+
+
 def listed(node: exp.GroupConcat, written: Written) -> Listed:
     """Take a listagg apart. Raises ConfigError for one whose value is not the same each time, or none of Spark's."""
     inner, order = node.this, list[exp.Expr]()
@@ -31,14 +42,7 @@ def listed(node: exp.GroupConcat, written: Written) -> Listed:
         inner, order = inner.this, inner.expressions
     if not order:
         raise written.refuse(f"{shown(node)} depends on the order in which rows are read", at=node, hint=LISTAGG)
-    if isinstance(node.parent, exp.Window) or (
-        isinstance(node.parent, exp.Filter) and isinstance(node.parent.parent, exp.Window)
-    ):
-        raise written.refuse(
-            f"{shown(node)} OVER (…): Spark has no such window",
-            at=node,
-            hint="make it in a CTE with GROUP BY, and join it",
-        )
+    refuse_window(node, written)
     distinct = isinstance(inner, exp.Distinct)
     value = inner.expressions[0] if distinct else inner
     separator = node.args.get("separator")
