@@ -651,7 +651,8 @@ HOSTILE = (
 def template_for(prefix: str) -> dict[str, Any]:
     """A template of a cluster that says what all its indexes are like."""
     mappings = {"dynamic": "strict", "_source": {"enabled": False}, "_routing": {"required": True}}
-    settings = {"index": {"default_pipeline": "nowhere", "final_pipeline": "nowhere"}}
+    pipelines = {"default_pipeline": "nowhere", "final_pipeline": "nowhere"}
+    settings = {"index": {**pipelines, "replication.type": "SEGMENT"}}
     return {"index_patterns": [f"{prefix}*"], "template": {"settings": settings, "mappings": mappings}}
 
 

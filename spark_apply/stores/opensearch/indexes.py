@@ -38,6 +38,7 @@ ASKED_WITHIN_S: Final = 10
 """So long the first request about an index waits for an answer: a firewall may drop what is sent to it."""
 _FINAL: Final = "index.final_pipeline"
 _SEARCHES: Final = "index.search.default_pipeline"
+_REPLICAS: Final = "index.replication.type"
 _DURABILITY: Final = "index.translog.durability"
 _NONE: Final = "_none"
 _OURS: Final = {"default_pipeline": _NONE, "final_pipeline": _NONE, "translog.durability": "request"}
@@ -194,10 +195,13 @@ class Indexes:
         """Return the index of an alias, which may be shown by a filter, how many documents to ask for at once, and how.
 
         A template, or another hand, may allow few, or have a pipeline leave documents or fields out of what is found.
+        Replicas that get segments copied show a refresh later than the primaries that have made it.
         """
-        names = f"index.uuid,{_WINDOW},{_SEARCHES}"  # an index without any of the names is not in the answer
+        names = f"index.uuid,{_WINDOW},{_SEARCHES},{_REPLICAS}"  # one without any of them is not in the answer
         index, about = alone(alias, self._client.indices.get_settings(index=alias, name=names, flat_settings=True))
         how = {"search_pipeline": _NONE} if about["settings"].get(_SEARCHES, _NONE) != _NONE else {}
+        if about["settings"].get(_REPLICAS) == "SEGMENT":
+            how["preference"] = "_primary"
         return index, min(_READ_AT_ONCE, int(about["settings"].get(_WINDOW, _READ_AT_ONCE))), how
 
     def require_free(self, name: str) -> None:
