@@ -191,7 +191,7 @@ class Indexes:
         late = str(about["settings"].get(_DURABILITY, "request")).lower() != "request"
         return str(about["settings"]["index.uuid"]), late
 
-    def read_at_once(self, alias: str) -> tuple[str, int, dict[str, str]]:
+    def read_at_once(self, alias: str) -> tuple[str, int, dict[str, Any]]:
         """Return the index of an alias, which may be shown by a filter, how many documents to ask for at once, and how.
 
         A template, or another hand, may allow few, or have a pipeline leave documents or fields out of what is found.
@@ -199,7 +199,7 @@ class Indexes:
         """
         names = f"index.uuid,{_WINDOW},{_SEARCHES},{_REPLICAS}"  # one without any of them is not in the answer
         index, about = alone(alias, self._client.indices.get_settings(index=alias, name=names, flat_settings=True))
-        how = {"search_pipeline": _NONE} if about["settings"].get(_SEARCHES, _NONE) != _NONE else {}
+        how: dict[str, Any] = {"search_pipeline": _NONE} if about["settings"].get(_SEARCHES, _NONE) != _NONE else {}
         if about["settings"].get(_REPLICAS) == "SEGMENT":
             how["preference"] = "_primary"
         return index, min(_READ_AT_ONCE, int(about["settings"].get(_WINDOW, _READ_AT_ONCE))), how
