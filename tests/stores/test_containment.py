@@ -651,7 +651,8 @@ HOSTILE = (
 def template_for(prefix: str) -> dict[str, Any]:
     """A template of a cluster that says what all its indexes are like."""
     mappings = {"dynamic": "strict", "_source": {"enabled": False}, "_routing": {"required": True}}
-    settings = {"index": {"default_pipeline": "nowhere", "final_pipeline": "nowhere"}}
+    pipelines = {"default_pipeline": "nowhere", "final_pipeline": "nowhere"}
+    settings = {"index": {**pipelines, "replication.type": "SEGMENT"}}
     return {"index_patterns": [f"{prefix}*"], "template": {"settings": settings, "mappings": mappings}}
 
 
@@ -728,7 +729,8 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
         until(lambda: all(mark.complete.position == position(50, 0) for mark in setting.marks(table, other)))
         assert job.failure is None
         client.indices.close(index=alias)
-        client.indices.put_settings(index=f"{setting.prefix}.public.other", body={"index.default_pipeline": "theirs"})
+        theirs = {"index.default_pipeline": "theirs", "index.search.default_pipeline": "theirs"}
+        client.indices.put_settings(index=f"{setting.prefix}.public.other", body=theirs)
         for of in lost:
             named = f"{setting.prefix}.public.{of.name}"
             ((index, about),) = client.indices.get(index=named).items()

@@ -229,3 +229,26 @@ def test_a_rebuild_alters_no_table_of_another_hand(kind: str, apply_spark: Spark
         spark.catalog.refreshTable(name)
     assert spark.table(name).columns == ["id"]
     store.close()
+
+
+def test_an_iceberg_table_that_takes_any_schema(apply_spark: SparkSession, tmp_path: Path) -> None:
+    """As Iceberg's documents have it set for appends with other columns: the property is named, and what lifts it."""
+    config, spark = StoreConfig(type="iceberg", path=str(tmp_path)), apply_spark.newSession()
+    store: Any = open_store(config, name="copy", prefix="shop", spark=spark)
+    columns = (("id", Kind("int64")), ("n", Kind("int64")))
+    version = Version("shop", "public", "orders", "shop.public.orders", 1, ("id",), columns)
+    table = projected_table([version], ApplyTable(stores=("copy",)))
+    schema = f"{OP} string, {SOURCE_MS} bigint, id bigint, n bigint, {POSITION} string"
+
+    def apply(n: int) -> None:
+        store.apply(Batch(table, spark.createDataFrame([("u", 1, 1, n, position(n))], schema), 1, position(n)))
+
+    store.open(table)
+    apply(10)
+    spark.sql("ALTER TABLE copy.public.orders SET TBLPROPERTIES ('write.spark.accept-any-schema' = 'true')")
+    with pytest.raises(OperatorError, match="accept-any-schema, with which Spark takes no MERGE") as refused:
+        apply(20)
+    spark.sql(refused.value.hint or "")
+    apply(30)
+    assert [(row["id"], row["n"]) for row in spark.table("copy.public.orders").collect()] == [(1, 30)]
+    store.close()

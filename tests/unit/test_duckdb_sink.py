@@ -335,3 +335,32 @@ def test_a_file_that_is_moved_away_while_it_is_written(tmp_path: Path, another: 
     writing.sink.close()
     with closing(duckdb.connect(str(path), read_only=True)) as file:
         assert file.execute("SELECT id FROM s.t ORDER BY id").fetchall() == [(1,), (2,)]
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from sinks.duckdb.file import DuckdbFile
+file = DuckdbFile(Path(sys.argv[1]))
+file.execute("CREATE TABLE cdc.main.t (id BIGINT, v BIGINT, PRIMARY KEY (id))")
+file.execute("INSERT INTO cdc.main.t SELECT i, 0 FROM range(130000) n(i)")
+file.execute("CHECKPOINT cdc")
+file.execute("SET wal_autocheckpoint = '1TB'")
+file.execute("BEGIN")
+for start in range(0, 130000, 50000):
+    file.execute(f"CREATE OR REPLACE TEMP TABLE s AS SELECT i FROM range({start}, least({start} + 50000, 130000)) n(i)")
+    file.execute("DELETE FROM cdc.main.t AS t USING s WHERE t.id = s.i")
+    file.execute("INSERT INTO cdc.main.t SELECT i, 1 FROM s")
+file.execute("COMMIT")
+os._exit(0)
+"""
+
+
+def test_keys_are_found_after_a_large_commit_and_a_kill(tmp_path: Path) -> None:
+    """DuckDB 1.5 before 1.5.6 found none again, and took each a second time (https://github.com/duckdb/duckdb/pull/24744)."""
+    path = tmp_path / "shop.duckdb"
+    subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=True)
+    with duckdb.connect(str(path)) as found:
+        found.execute("INSERT OR REPLACE INTO t VALUES (7, 2)")
+        assert found.execute("SELECT count(*), count(DISTINCT id) FROM t").fetchall() == [(130000, 130000)]
+        assert found.execute("SELECT v FROM t WHERE id = 7").fetchall() == [(2,)]

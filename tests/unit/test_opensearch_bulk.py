@@ -16,6 +16,7 @@ from spark_apply.spark.failures import StoreAwayError
 from spark_apply.stores.opensearch import bulk as opensearch_bulk
 from spark_apply.stores.opensearch.bulk import Action, Bulk, Patience
 from spark_apply.stores.opensearch.fields import column_name, field_name
+from spark_apply.stores.opensearch.indexes import Indexes
 from spark_apply.stores.opensearch.store import OpenSearchStore
 
 TOO_LARGE = TransportError(413, "", "")
@@ -176,3 +177,26 @@ def test_an_index_that_is_blocked_and_cannot_be_flushed_is_no_matter_of_rights()
     with pytest.raises(RetryableError) as told:
         OpenSearchStore(client, "shop", {})._flush("shop.public.orders")
     assert "somebody has set index.blocks.write" in (told.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "how"),
+    [
+        ({}, {}),
+        ({"index.replication.type": "DOCUMENT", "index.search.default_pipeline": "_none"}, {}),
+        ({"index.replication.type": "SEGMENT"}, {"preference": "_primary"}),
+        ({"index.search.default_pipeline": "theirs"}, {"search_pipeline": "_none"}),
+    ],
+)
+def test_a_copy_is_read_as_it_is(settings: dict[str, str], how: dict[str, str]) -> None:
+    """Not as a replica shows it that is behind, nor as a pipeline leaves it; what old servers do not know is not sent.
+
+    See https://github.com/opensearch-project/OpenSearch/issues/9566.
+    """
+
+    def get_settings(*, name: str, **_: object) -> dict[str, Any]:
+        asked = {"index.uuid": "u", **settings}
+        return {"shop.0": {"settings": {of: value for of, value in asked.items() if of in name.split(",")}}}
+
+    client: Any = SimpleNamespace(indices=SimpleNamespace(get_settings=get_settings))
+    assert Indexes(client, {}).read_at_once("shop") == ("shop.0", 2_000, how)

@@ -71,6 +71,7 @@ from spark_apply.stores.lake.store import LakeStore
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
 _NO_FOLDER = "Mkdirs failed"
+_ANY_SCHEMA = "write.spark.accept-any-schema"
 _CATALOG = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -233,6 +234,8 @@ class IcebergStore(LakeStore):
             else:
                 merge(kept, name, rows, batch.keys, [field.name for field in self._others(spark, kept)])
         except (PySparkException, Py4JJavaError) as exc:
+            if isinstance(exc, AnalysisException):
+                self._refuse_any_schema(batch.table)
             if _NO_FOLDER not in str(exc) or not lie_by_hash(self._tables.loaded(batch.table), batch.table):
                 raise
             return self.apply(batch)  # once: they do now
@@ -243,6 +246,13 @@ class IcebergStore(LakeStore):
             self._seen[batch.table.qualified] = standing(loaded)
         self._positions[batch.table.qualified] = max(before or "", batch.position)
         return Applied()
+
+    def _refuse_any_schema(self, table: TargetTable) -> None:
+        """Raise OperatorError where somebody lets writers bring any columns: Spark resolves no name of a MERGE then."""
+        if str(self._tables.loaded(table).properties().get(_ANY_SCHEMA)).lower() == "true":
+            name = self.table_name(table)
+            msg = f"Iceberg table {name} has {_ANY_SCHEMA}, with which Spark takes no MERGE"
+            raise OperatorError(msg, hint=f"ALTER TABLE {name} UNSET TBLPROPERTIES ('{_ANY_SCHEMA}')")
 
     def fill(self, table: TargetTable, rows: DataFrame) -> None:
         rows.sparkSession.catalog.refreshTable(self.table_name(table))

@@ -37,6 +37,8 @@ _IDENTITY, _FORMS = "cdc_identity", "cdc_forms"
 ASKED_WITHIN_S: Final = 10
 """So long the first request about an index waits for an answer: a firewall may drop what is sent to it."""
 _FINAL: Final = "index.final_pipeline"
+_SEARCHES: Final = "index.search.default_pipeline"
+_REPLICAS: Final = "index.replication.type"
 _DURABILITY: Final = "index.translog.durability"
 _NONE: Final = "_none"
 _OURS: Final = {"default_pipeline": _NONE, "final_pipeline": _NONE, "translog.durability": "request"}
@@ -189,14 +191,18 @@ class Indexes:
         late = str(about["settings"].get(_DURABILITY, "request")).lower() != "request"
         return str(about["settings"]["index.uuid"]), late
 
-    def read_at_once(self, alias: str) -> tuple[str, int]:
-        """Return the index of an alias, which may be shown by a filter, and how many documents to ask it for at once.
+    def read_at_once(self, alias: str) -> tuple[str, int, dict[str, Any]]:
+        """Return the index of an alias, which may be shown by a filter, how many documents to ask for at once, and how.
 
-        A template, or another hand, may allow few.
+        A template, or another hand, may allow few, or have a pipeline leave documents or fields out of what is found.
+        Replicas that get segments copied show a refresh later than the primaries that have made it.
         """
-        names = f"index.uuid,{_WINDOW}"  # an index without any of the names is not in the answer
+        names = f"index.uuid,{_WINDOW},{_SEARCHES},{_REPLICAS}"  # one without any of them is not in the answer
         index, about = alone(alias, self._client.indices.get_settings(index=alias, name=names, flat_settings=True))
-        return index, min(_READ_AT_ONCE, int(about["settings"].get(_WINDOW, _READ_AT_ONCE)))
+        how: dict[str, Any] = {"search_pipeline": _NONE} if about["settings"].get(_SEARCHES, _NONE) != _NONE else {}
+        if about["settings"].get(_REPLICAS) == "SEGMENT":
+            how["preference"] = "_primary"
+        return index, min(_READ_AT_ONCE, int(about["settings"].get(_WINDOW, _READ_AT_ONCE))), how
 
     def require_free(self, name: str) -> None:
         """Raise OperatorError where an index has the name of an alias that is to be made."""

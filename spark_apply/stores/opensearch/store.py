@@ -195,10 +195,10 @@ class OpenSearchStore:
         asked = list(ids or ())
         try:
             self._client.indices.refresh(index=index)
-            found, size = self._indexes.read_at_once(index)
+            found, size, how = self._indexes.read_at_once(index)
             parts = [asked[at : at + size] for at in range(0, len(asked), size)]
             for query in [{"match_all": {}}] if ids is None else [{"ids": {"values": part}} for part in parts]:
-                for hit in scan(self._client, index=found, query={"query": query}, size=size):
+                for hit in scan(self._client, index=found, query={"query": query}, size=size, **how):
                     document = {column_name(name): value for name, value in hit["_source"].items()}
                     yield StoredRow(hit["_id"], orjson.dumps(document).decode())
         except OpenSearchException as exc:
