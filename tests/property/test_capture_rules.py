@@ -31,6 +31,7 @@ from cdc.testing import (
     POINTS,
     At,
     Faults,
+    Inline,
     Killed,
     MemoryKafka,
     MemoryLog,
@@ -198,6 +199,7 @@ class World:
             open_source=lambda: MemorySource(self.log, [TABLE], at=at),
             open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=1, tells=self.tells, at=at),
             sink=MemorySink(self.kafka, "c", "p", at=self.faults if at != nothing else nothing),
+            executor=Inline,
         ).run(until_caught_up=True)
 
     def ask(self, keys: tuple[tuple[bytes, ...], ...] = ()) -> None:
