@@ -17,7 +17,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
-from connectors.mysql import session
+from connectors.mysql import same_server, session
 from connectors.mysql.binlog import events
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
@@ -276,13 +276,13 @@ class MysqlLog:
             pass
 
     def dump(self) -> mysql_stream.BinlogDump:
-        connect, session.connect = session.connect, lambda *_, **__: _Connection(self.parts)
+        beside, same_server.beside = same_server.beside, lambda *_, **__: _Connection(self.parts)
         try:
             made = mysql_stream.BinlogDump(
                 session.address("mysql://localhost"), server_id=1, connector="c", uuid=_UUID, mariadb=False, waits=False
             )
         finally:
-            session.connect = connect
+            same_server.beside = beside
         made._ask(b"")
         return made
 

@@ -17,7 +17,7 @@ from cdc.model.interfaces import Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors import captured_tables
-from connectors.mysql import session
+from connectors.mysql import same_server, session
 from connectors.mysql.binlog import events, fast_path, parser, transaction_payload
 from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.offsets import FileOffsets
@@ -96,7 +96,7 @@ class MysqlSource:
 
     def connect(self) -> Mapping[str, str]:
         self._claim.keep()
-        sql = self._sql = session.connect(self._address)
+        sql = self._sql = same_server.first(self._address)
         self._server = server.look(sql)
         raise_first(server.refusals(self._server, self._address.endpoint, but_log=True))  # `verify` says so
         raise_first(dumps.duplicates(self._config, self._server))
@@ -424,7 +424,7 @@ class MysqlSource:
         self._claim.close()
         if self._dump is not None:
             self._dump.close()
-        session.close(self._sql)
+        same_server.close(self._address, self._sql)
         self._dump = self._sql = None
 
     def _connected(self) -> session.Connection:

@@ -152,6 +152,13 @@ _MEANINGS: Final = (
         passes=True,
     ),
     _Meaning(
+        "session is read-only|server is in hot standby mode",
+        "PostgreSQL at {where}: no host that answers is a primary",
+        hint="is one being promoted? SELECT pg_is_in_recovery() at each tells which is the primary, and source.url "
+        "should name it",
+        passes=True,
+    ),
+    _Meaning(
         "the database system is",
         "PostgreSQL at {where} cannot be reached: {last}",
         hint="the server is starting or stopping: wait until pg_isready {place} says that it accepts connections",

@@ -109,6 +109,8 @@ def parameters(url: str, application: str) -> dict[str, str]:
         "tcp_user_timeout": "60000",
     }
     host, address = (given.get(n) or os.environ.get(v, "") for n, v in (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR")))
+    if "," in f"{host}{address}" and "PGTARGETSESSIONATTRS" not in os.environ:  # no connection may end at a standby
+        defaults["target_session_attrs"] = "read-write"
     if not is_local(host, address):
         defaults["sslmode"] = "verify-full"
         if given.get("sslmode", "verify-full") == "verify-full":

@@ -17,7 +17,7 @@ from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors import captured_tables
 from connectors.captured_tables import LeftOut, Reasons
-from connectors.postgres import session
+from connectors.postgres import same_server, session
 from connectors.postgres.catalog import identities, server
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.catalog.relations import Followed
@@ -84,7 +84,7 @@ class PostgresSource:
         return int(now_ms)
 
     def connect(self) -> Mapping[str, str]:
-        self._sql = session.connect(self._params)
+        self._sql = same_server.first(self._params)
         catalog = self._catalog()
         catalog.rows("limiting waits for locks", f"SET lock_timeout = '{LOCKS_S:.0f}s'")
         self._claim.keep()
@@ -395,8 +395,7 @@ class PostgresSource:
         self._claim.close()
         if self._replication is not None:
             self._replication.close()
-        if self._sql is not None:
-            self._sql.close()
+        same_server.close(self._params, self._sql)
         self._replication = self._sql = self._catalog_of = self._upkeep = None
 
     def _catalog(self) -> Catalog:

@@ -16,7 +16,7 @@ from cdc.model.errors import RetryableError
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.captured_tables import looking_again
-from connectors.mysql import session
+from connectors.mysql import same_server, session
 from connectors.mysql.catalog.catalog import Captured
 from snapshot.handover import INTEGERS, Progress, RangeHandover, key_columns, key_of
 from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
@@ -84,7 +84,7 @@ class MysqlSnapshotter:
         self._end()
 
     def _connect(self) -> session.Connection:
-        return session.connect(self._address, read_timeout_s=_READ_TIMEOUT_S)
+        return same_server.beside(self._address, read_timeout_s=_READ_TIMEOUT_S)
 
     def _session(self) -> session.Connection:
         connection = self._connect()

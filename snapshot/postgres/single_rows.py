@@ -13,7 +13,7 @@ import psycopg2.extensions
 
 from cdc.model.change import UNCHANGED, Row, Table, Value, Xid
 from cdc.model.errors import CdcError
-from connectors.postgres import session
+from connectors.postgres import same_server, session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.copy_text import parse_row
 from connectors.postgres.deadline import Deadline
@@ -92,7 +92,7 @@ class LastWrittenRows:
 
     def _ask(self, table: Table, key: Sequence[bytes]) -> FoundRow | None:
         if self._connection is None or self._deadline is None:
-            self._connection = session.connect(self._params)
+            self._connection = same_server.beside(self._params)
             self._deadline = Deadline(self._connection, _ANSWER_S)
             Catalog(self._connection).rows("preparing a session", _PREPARE)
         with self._deadline.answered():

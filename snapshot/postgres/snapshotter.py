@@ -18,7 +18,7 @@ from cdc.model.change import Row, Table, Xid
 from cdc.model.errors import ChangedError, RetryableError, raise_first
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
-from connectors.postgres import session
+from connectors.postgres import same_server, session
 from connectors.postgres.cancelling import cancel
 from connectors.postgres.catalog import lock_room
 from connectors.postgres.catalog.catalog import Catalog
@@ -130,7 +130,7 @@ class PostgresSnapshotter:
     def _make_safe(self) -> None:
         """Commit something: then what the view sees is lost in no crash of the server."""
         try:
-            other = session.connect(self._params)
+            other = same_server.beside(self._params)
         except RetryableError as exc:  # such as a role's CONNECTION LIMIT, which the snapshot itself keeps within
             log.warning("rows that the server loses in a crash right now may stay in the topics: %s", exc.message)
             return
@@ -138,7 +138,7 @@ class PostgresSnapshotter:
             self._log.nudge(Catalog(other))
 
     def _session(self) -> psycopg2.extensions.connection:
-        connection = session.connect(self._params)
+        connection = same_server.beside(self._params)
         self._sessions.append(connection)
         return connection
 
@@ -185,7 +185,7 @@ class PostgresSnapshotter:
 
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         if self._asking is None:
-            self._asking = session.connect(self._params)
+            self._asking = same_server.beside(self._params)
         found = single_row(self._asking, self._publication, table, key)
         return None if found is None else found.row
 

@@ -19,7 +19,7 @@ from cdc.model.errors import ChangedError, RetryableError
 from cdc.model.interfaces import Window
 from cdc.model.state import Key
 from connectors.captured_tables import looking_again
-from connectors.postgres import session
+from connectors.postgres import same_server, session
 from connectors.postgres.cancelling import cancel
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.copy_text import parse_row
@@ -115,7 +115,7 @@ class PostgresWindows:
             raise RetryableError("reading was ended")
         if self._connection is None or self._catalog is None or self._connection.closed:
             params = session.parameters(self._config.source.url, f"cdc {self._config.name} windows")
-            self._connection = session.connect(params)
+            self._connection = same_server.beside(params)
             self._catalog = self._log.catalog(self._connection)
         return self._connection, self._catalog
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import psycopg2.extensions
 
 from cdc.config.config import ConnectorConfig
-from connectors.postgres import session
+from connectors.postgres import same_server, session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.triggers.postgres.change_log import ChangeLog
 from connectors.triggers.postgres.rounds import make_safe
@@ -34,7 +34,7 @@ class ChangeTables:
     def end(self, catalog: Catalog) -> int:
         """Draw a number in another session: a view is of a transaction that may only read."""
         del catalog
-        with closing(session.connect(self._params)) as connection:
+        with closing(same_server.beside(self._params)) as connection:
             return ChangeLog(connection, self._name).end()
 
     def nudge(self, catalog: Catalog) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.conftest import MySQLDatabase
+from tests.faults.proxy import Proxy
 from tests.integration.mysql_servers import OwnServer, own_servers
 from tests.integration.mysql_work import connector_of, filled, same, writing
 from tests.integration.running import Running, eventually, standing, unbroken
@@ -209,3 +210,25 @@ def test_a_replica_that_does_not_log_what_it_is_sent(kind: str, kafka: str, pref
         assert late.here("check", "FILE").returncode == 1
         two.database.execute("RESET SLAVE ALL" if kind == "mariadb" else "RESET REPLICA ALL")
         assert "is OFF" not in late.here("check", "FILE").stdout
+
+
+def test_rows_are_read_where_the_log_is(pair: Pair, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """An address with two servers behind it: rows of a replica that is behind would come for newer ones."""
+    primary = pair.primary.database
+    pair.fill()
+    with Proxy(kafka=False) as proxy:
+        proxy.lead_to(pair.primary.port)
+        connector = connector_of(tmp_path, prefix, primary, kafka, "t")
+        connector.moved(primary.url.replace(f":{pair.primary.port}/", f":{proxy.port}/"))
+        connector.catch_up()
+        with Running(connector) as running:
+            running.await_line("following the log")
+            pair.cut()
+            primary.execute("UPDATE t SET v = 'newer' WHERE id < 100", "DELETE FROM t WHERE id >= 1900")
+            eventually(lambda: len(connector.fold("dev.t")) == 1900, "it follows")
+            proxy.lead_to(pair.replica.port)
+            assert connector.here("snapshot", "start", "FILE", "--table", "dev.t").returncode == 0
+            running.await_line("a connection has reached another server than the first")
+            proxy.lead_to(pair.primary.port)
+        connector.catch_up()
+        same(connector, primary, "t")

@@ -23,6 +23,7 @@ from cdc.dev.servers.process import Launch, Server, free_port
 from connectors.postgres.session import TO_THE_PRIMARY
 from sinks.topics.names import position_topic, schema_topic
 from tests.conftest import Database
+from tests.faults.proxy import Proxy
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, same, standing, unbroken
 from tests.pushes import some_each_push
@@ -170,6 +171,32 @@ def test_fail_over_to_a_standby_that_lagged(primary: Primary, kafka: str, prefix
         taken_over.execute("INSERT INTO t SELECT generate_series(100, 10000)")  # its log is longer than the position
         refused(connector, "promoted standby behind the published position", "timeline 1", str(at))
         connector.moved(database.url)
+        connector.catch_up()
+        same(connector, database, "public.t")
+
+
+def test_rows_are_read_where_the_log_is(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """An address with two servers behind it, as in a fail-over: rows of the other would come for newer ones."""
+    database = primary.database()
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT n, '' FROM generate_series(1, 9) n")
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    primary.server.stop()
+    with serving(primary.copy(tmp_path / "other")) as other, Proxy(kafka=False) as proxy:
+        here, there = (urlsplit(of.database().url).port or 0 for of in (primary, other))
+        proxy.lead_to(here)
+        connector.catch_up()
+        straight = connector.environment["TEST_DATABASE_URL"]
+        connector.environment["TEST_DATABASE_URL"] = straight.replace(f":{here}/", f":{proxy.port}/")
+        with Running(connector) as running:
+            connector.environment["TEST_DATABASE_URL"] = straight  # in this process libpq would hold up the proxy
+            running.await_line("following the log")
+            database.execute("UPDATE t SET v = 'newer'", "DELETE FROM t WHERE id > 5")
+            eventually(lambda: len(connector.fold("public.t")) == 5, "it follows")
+            proxy.lead_to(there)
+            assert connector.here("snapshot", "start", "FILE", "--table", "public.t").returncode == 0
+            running.await_line("a connection has reached another server than the first")
+            proxy.lead_to(here)
         connector.catch_up()
         same(connector, database, "public.t")
 

@@ -376,7 +376,7 @@ def test_a_new_view_waits_for_commits_held_back(monkeypatch: pytest.MonkeyPatch,
         def close(self) -> None: ...
 
     waited: list[str] = []
-    monkeypatch.setattr("connectors.postgres.session.connect", lambda _: Connection())
+    monkeypatch.setattr("connectors.postgres.same_server.beside", lambda _: Connection())
     monkeypatch.setattr(reading, "await_older_transactions", lambda *_: waited.append("waited"))
     source, _, _ = _source()
     snapshotter = reading.PostgresSnapshotter(source._config)

@@ -50,6 +50,20 @@ def test_a_server_elsewhere_is_verified_unless_the_url_says_otherwise(
     assert (found.get("sslmode"), found.get("sslrootcert")) == (sslmode, root)
 
 
+@pytest.mark.parametrize(
+    ("rest", "kind"),
+    [
+        ("localhost,localhost:5433/d", "read-write"),
+        ("/d?host=localhost,127.0.0.1", "read-write"),
+        ("localhost,localhost/d?target_session_attrs=any", "any"),
+        ("localhost/d", None),
+    ],
+)
+def test_of_several_hosts_the_primary_is_taken(rest: str, kind: str | None) -> None:
+    """At the first that answers, one connection of a connector's could end at a standby, behind the others."""
+    assert _parameters(rest).get("target_session_attrs") == kind
+
+
 def test_every_session_prints_values_the_same_way() -> None:
     """COPY and the log give the same bytes because these are set; a user's own options come first, so ours win."""
     found = _parameters("localhost/d?options=-c%20DateStyle%3DGerman&client_encoding=LATIN1&application_name=x")
@@ -150,6 +164,7 @@ RETRYABLE = [
 REFUSED_FOR_NOW = [
     (f"FATAL:  {SLOTS}", "takes no more replication connections", "pg_stat_replication"),
     ('FATAL:  database "d" is not currently accepting connections', "closed", 'ALTER DATABASE "d" ALLOW_CONNECTIONS'),
+    ("session is read-only", "no host that answers is a primary", "pg_is_in_recovery()"),
     ("FATAL:  Tenant or user not found", "refuses the connection: FATAL: Tenant", "the server answers"),
 ]
 FULL = ("sorry, too many clients already", 'too many connections for role "u"')

@@ -53,7 +53,7 @@ from cdc.model.errors import (
     RetryableError,
     UnloggedError,
 )
-from connectors.mysql import session
+from connectors.mysql import same_server, session
 from connectors.mysql.binlog.parser import PAYLOAD
 from connectors.mysql.binlog.positions import FIRST, LARGEST, BinlogPosition, GtidSet
 from connectors.mysql.binlog.spill import close_file, on_disk, open_file
@@ -111,7 +111,8 @@ class BinlogDump:
         if mariadb:
             settings += ["SET @mariadb_slave_capability = 4", "SET @slave_gtid_strict_mode = 1"]
             settings += ["SET @slave_gtid_ignore_duplicates = 0"]
-        self._connection: Any = session.connect(at, settings={"net_write_timeout": str(_SEND_S)}, statements=settings)
+        patience = {"net_write_timeout": str(_SEND_S)}
+        self._connection: Any = same_server.beside(at, settings=patience, statements=settings)
         self._flags = 0 if waits else _NON_BLOCK
         if waits:
             self._register()

@@ -26,7 +26,7 @@ from psycopg import pq
 from cdc.machine.await_readable import await_readable
 from cdc.model.change import Change
 from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError, UnreadableError
-from connectors.postgres import settings
+from connectors.postgres import same_server, settings
 from connectors.postgres.hangup import hung_up
 from connectors.postgres.lsn import lsn_text
 from connectors.postgres.pgoutput.fast_path import GetCopyData, Received
@@ -105,6 +105,8 @@ class ReplicationConnection:
         self._streaming = self._over = False
         try:
             self._verify()
+            ((server,),) = self.query(same_server.WHICH, "asking which server it is")
+            same_server.require(self._endpoint, server)
         except CdcError:
             self._pg.finish()
             raise

@@ -12,7 +12,7 @@ from cdc.model.change import Coordinates, Idle, Message, Offset, Table, Transact
 from cdc.model.errors import BugError, OperatorError, RetryableError
 from cdc.model.interfaces import Start
 from cdc.model.state import State
-from connectors.mysql import session
+from connectors.mysql import same_server, session
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
 from connectors.triggers.change_tables import Look, Standing
@@ -52,7 +52,7 @@ class MysqlTriggers(TriggerSource[Captured]):
         return server.clock_ms(self._connected())
 
     def connect(self) -> Mapping[str, str]:
-        sql = self._sql = session.connect(self._address, settings=_PATIENCE)
+        sql = self._sql = same_server.first(self._address, settings=_PATIENCE)
         found = self._server = server.look(sql)
         where = self._address.endpoint
         for refusal in preconditions.refusals(sql, found, where):
@@ -130,7 +130,7 @@ class MysqlTriggers(TriggerSource[Captured]):
         return end(self._connected(), self._log(), self._pins)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
-        reading = self._reading = session.connect(self._address)
+        reading = self._reading = same_server.beside(self._address)
         changes = self._log()
         self._place = place = Place.of(offset)
         self._tables = changes.change_tables()
@@ -188,8 +188,8 @@ class MysqlTriggers(TriggerSource[Captured]):
         return b'"round":%d,"change":null', commit >> ROOM
 
     def close(self) -> None:
-        for connection in (self._sql, self._reading):
-            session.close(connection)
+        session.close(self._reading)
+        same_server.close(self._address, self._sql)
         self._sql = self._reading = self._changes = self._pins = None
 
     def _connected(self) -> session.Connection:

@@ -15,7 +15,7 @@ from cdc.model.change import Coordinates, Idle, Message, Offset, Table, Transact
 from cdc.model.errors import BugError, ChangedError, OperatorError, raise_first
 from cdc.model.interfaces import Start
 from cdc.model.state import State
-from connectors.postgres import session
+from connectors.postgres import same_server, session
 from connectors.postgres.catalog import server
 from connectors.postgres.catalog.catalog import Captured
 from connectors.postgres.reliance import ledger
@@ -50,7 +50,7 @@ class PostgresTriggers(TriggerSource[Captured]):
         return self._log().clock_ms()
 
     def connect(self) -> Mapping[str, str]:
-        self._sql = session.connect(self._params)
+        self._sql = same_server.first(self._params)
         changes = self._log()
         changes.prepare()
         found = server.look(changes.catalog)
@@ -95,7 +95,7 @@ class PostgresTriggers(TriggerSource[Captured]):
         return super().verify(state)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
-        self._reading = session.connect(self._params)
+        self._reading = same_server.beside(self._params)
         self._place = place = Place.of(offset)
         rounds = self._rounds = Rounds(
             ChangeLog(self._reading, self._config.name), place, table_of=self._table, missed=self._missed,
@@ -166,9 +166,9 @@ class PostgresTriggers(TriggerSource[Captured]):
         return b'"txId":null,"change":%d', commit >> ROOM
 
     def close(self) -> None:
-        for connection in (self._sql, self._reading):
-            if connection is not None:
-                connection.close()
+        if self._reading is not None:
+            self._reading.close()
+        same_server.close(self._params, self._sql)
         self._sql = self._reading = self._changes = None
 
     def _log(self) -> ChangeLog:
