@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
@@ -89,6 +89,19 @@ def test_a_standby_is_left_for_another_server(postgres18: Database) -> None:
         cur.execute("CREATE TABLE public.t ()")
     assert there.session == 2, "it has connected again"
     there.close()
+
+
+def test_of_several_hosts_the_primary_is_taken(postgres18: Database) -> None:
+    """Else the first that answers is, and where that is a standby no write would ever get through, and marks be old."""
+    parts = urlsplit(postgres18.url)
+    where = f"127.0.0.1:{parts.port}"
+    for given, asked in (("", "primary"), ("?target_session_attrs=standby", "standby")):
+        there = Server(parts._replace(netloc=f"{parts.netloc},{where}").geturl() + given, "stores.copy")
+        assert there._parameters["target_session_attrs"] == asked
+        if asked == "primary":
+            with there.transaction("asking") as cur:
+                cur.execute("SELECT 1")
+        there.close()
 
 
 @pytest.mark.parametrize("by_url", [True, False])

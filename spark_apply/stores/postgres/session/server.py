@@ -356,6 +356,8 @@ def _parameters(url: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}.url: what stands for host and port is neither", hint=hint)  # a part of a password
     defaults = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
     defaults["tcp_user_timeout"] = "60000"  # what was sent and is not acknowledged has no keepalive: fifteen minutes
+    if "," in given.get("host", "") + given.get("hostaddr", ""):  # copies are written, and read as they were written
+        defaults["target_session_attrs"] = "primary"
     if not is_local(given.get("host", ""), given.get("hostaddr", "")):
         defaults["sslmode"] = "verify-full"
         if given.get("sslmode", "verify-full") == "verify-full":
