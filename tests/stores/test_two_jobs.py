@@ -28,6 +28,7 @@ from spark_apply.job.retry import fold_batch
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.altered import AlteredError
 from spark_apply.model.completeness import Barrier, Barriers, Mark
+from spark_apply.model.ownership import Ownership
 from spark_apply.model.store import Batch, open_store
 from spark_apply.model.target_table import Version
 from tests.pushes import some_each_push
@@ -222,6 +223,39 @@ def test_the_mark_of_another_run_stays(
     late.applies("c", 5, 3)  # it had read that before the other one went on
     assert late.stands() == ({0: 3}, False), "the other one would not read again what deletes this row"
     for run in (live, other, late):
+        run.store.close()
+
+
+@pytest.mark.parametrize("kind", some_each_push(["iceberg", "delta", "opensearch"], "opensearch"))
+def test_a_mark_takes_the_place_of_the_one_that_was_read_alone(
+    apply_spark: SparkSession,
+    tmp_path: Path,
+    kind: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another run takes over between the look at its mark and the new one: that one would hide what it does next."""
+    url = request.getfixturevalue("opensearch") if kind == "opensearch" else None
+    config = StoreConfig(type=kind, path=None if url else str(tmp_path), url=url)
+    live = Run(config, apply_spark.newSession(), None)
+    live.applies("c", 0, 0)
+    live.marks(1, 20)
+    other = Run(config, apply_spark.newSession(), 1)
+    real, looked = Ownership.wanted, list[str]()
+
+    def wanted(self: Ownership, table: str, there: Mark | None, mark: Mark) -> Mark | None:
+        made = real(self, table, there, mark)
+        if not looked:
+            looked.append(table)
+            other.publisher.claim({TABLE.topic: {0: 2}})
+        return made
+
+    monkeypatch.setattr(Ownership, "wanted", wanted)
+    with pytest.raises(AlteredError, match="is written by another job too"):
+        live.marks(1, 30)
+    assert live.stands() == ({0: 1}, True)
+    other.applies("d", 0, 1)
+    for run in (live, other):
         run.store.close()
 
 

@@ -329,17 +329,23 @@ class IcebergStore(LakeStore):
         return mark_of(self._tables.loaded(table), self._tables.java)
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        loaded = self._tables.loaded(table)
-        if self._branch == MAIN:
-            self._require_line(table, loaded)
-        (snapshot, due), copy = standing(loaded), f"Iceberg table {self.table_name(table)}"
-        there = kept_in(loaded.properties(), copy)
-        made = self._marks.wanted(table.qualified, there, self._marked(table, mark))
-        if made is not None:
-            text = json.dumps({**json.loads(made.to_json()), "snapshot": snapshot})
-            loaded.updateProperties().set(MARK, text).commit()
+        mark, copy = self._marked(table, mark), f"Iceberg table {self.table_name(table)}"
+        there = made = stood = None
+
+        def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.BaseTable
+            nonlocal there, made, stood
+            if self._branch == MAIN:
+                self._require_line(table, loaded)
+            base, stood = loaded.operations().current(), standing(loaded)
+            there = kept_in(base.properties(), copy)
+            made = self._marks.wanted(table.qualified, there, mark)
+            if made is not None:
+                text = json.dumps({**json.loads(made.to_json()), "snapshot": stood[0]})
+                self._tables.set_in(loaded, base, {MARK: text})
+
+        self._tables.commit(table, change)
         self._marks.wrote(table.qualified, there, made, copy)
-        self._seen[table.qualified] = (snapshot, due)
+        self._seen[table.qualified] = stood or (None, None)
 
     def read(self, table: TargetTable) -> DataFrame:
         name = self.table_name(table)

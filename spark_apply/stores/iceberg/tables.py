@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -93,6 +93,13 @@ class IcebergTables:
         if not self._catalog_known:
             self.spark.catalog.tableExists(self.name(table))
             self._catalog_known = True
+
+    def set_in(self, loaded: Any, base: Any, properties: Mapping[str, str]) -> None:  # noqa: ANN401 - BaseTable, its TableMetadata
+        """Set properties of the very state that was looked at: `updateProperties` would set them in a newer one, too.
+
+        For `commit`: a conflict is an error. A REST catalog takes properties in any order.
+        """
+        loaded.operations().commit(base, self.java.TableMetadata.buildFrom(base).setProperties(properties).build())
 
     def commit(self, table: TargetTable, change: Callable[[Any], None]) -> None:
         """Change a table's branches and tags; after a conflict with another commit (the job's), try again."""

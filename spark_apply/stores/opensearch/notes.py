@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import NotFoundError
+from opensearchpy.exceptions import ConflictError, NotFoundError
 
 from cdc.model.errors import OperatorError
 from spark_apply.model.store import Due
@@ -32,12 +32,28 @@ class Notes:
         """`index` is the one that they are kept in."""
         self._client = client
         self.index = index
+        self._read: dict[str, tuple[int, int] | None] = {}
+        """By a note's id, the write that has made it as it was read last; None: there was none."""
 
     def write(self, index: str, kind: str, note: Note) -> None:
         """Write a note about an index."""
         with translated("the applied position cannot be written"):
             number = self.uuid(index)
             self._client.index(index=self.index, id=_note_id(number, kind), body=note)
+
+    def replace(self, index: str, kind: str, note: Note) -> bool:
+        """Write a note in the place of the one that was read last; False: it is another one by now."""
+        with translated("the applied position cannot be written"):
+            number = _note_id(self.uuid(index), kind)
+            written = self._read.get(number)
+            over = (
+                {"op_type": "create"} if written is None else {"if_seq_no": written[0], "if_primary_term": written[1]}
+            )
+            try:
+                self._client.index(index=self.index, id=number, body=note, **over)
+            except ConflictError:
+                return False
+            return True
 
     def read(self, index: str, *kinds: str) -> list[Note | None]:
         """Read the last note of each kind about an index; None where note or index do not exist."""
@@ -62,6 +78,10 @@ class Notes:
             answers = self._client.mget(index=self.index, body={"ids": ids})["docs"]
             failed = {answer["error"]["type"] for answer in answers if "error" in answer} - {_NO_INDEX}
             if not failed:
+                self._read |= {
+                    answer["_id"]: (answer["_seq_no"], answer["_primary_term"]) if answer.get("found") else None
+                    for answer in answers
+                }
                 return [answer["_source"] if answer.get("found") else None for answer in answers]
             if failed != {_NOT_READY} or time.monotonic() > until:
                 msg = f"index {self.index}: the applied position cannot be read ({', '.join(sorted(failed))})"

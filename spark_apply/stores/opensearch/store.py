@@ -152,10 +152,11 @@ class OpenSearchStore:
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         if self._require_opened(table):
             self._flush(self.index(table))
-        there = self.mark(table)
-        made = self._marks.wanted(table.qualified, there, mark)
-        if made is not None:
-            self._notes.write(self.index(table), COMPLETE, {"complete": made.to_json()})
+        while True:
+            there = self.mark(table)
+            made = self._marks.wanted(table.qualified, there, mark)
+            if made is None or self._notes.replace(self.index(table), COMPLETE, {"complete": made.to_json()}):
+                break  # else another mark has come meanwhile, such as another run's
         self._marks.wrote(table.qualified, there, made, f"index {self.index(table)}")
 
     def _flush(self, index: str) -> None:
