@@ -14,7 +14,8 @@ from cdc.model.errors import RetryableError
 
 _HINT: Final = (
     "source.url must lead to one server for all connections, the primary: not to what spreads them over several, as a "
-    "reader's endpoint, a name with several addresses or a proxy may"
+    "reader's endpoint, a name with several addresses or a proxy may. After a fail-over, or a start of the server, the "
+    "connector goes on by itself"
 )
 
 _reached: dict[str, str] = {}
