@@ -146,8 +146,12 @@ class Slow:
         raise OperatorError("it is not as it was made")
 
 
-def test_many_copies_have_their_turn_one_after_the_other_between_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catching_up, "_SWEEP_S", 0.01)
+@pytest.mark.parametrize("batch_s", [0.01, 60.0])
+def test_many_copies_have_their_turn_one_after_the_other_between_batches(
+    monkeypatch: pytest.MonkeyPatch, batch_s: float
+) -> None:
+    """As long as the others' last batch took, but no longer than some seconds."""
+    monkeypatch.setattr(catching_up, "_SWEEP_S", 5.0 if batch_s < 1 else 0.01)
     made, _, _ = asides()
     slow = Slow()
     for topic in list(made.routes):
@@ -155,6 +159,7 @@ def test_many_copies_have_their_turn_one_after_the_other_between_batches(monkeyp
         aside: Any = made.copies[topic, "lake"]
         aside.store = slow
     watch = _watch(made)
+    watch.share_s = batch_s
     for opened in (["public.a"], ["public.a", "public.b"], ["public.a", "public.b", "public.a"]):
         for aside in made.copies.values():
             aside.due_at = 0.0

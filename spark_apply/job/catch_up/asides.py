@@ -52,13 +52,15 @@ class AsideWatch:
     """Raises OperatorError for a copy of another topic than there is now."""
     first: Ends = field(default_factory=dict)
     """Where a replay has begun: its copies have nothing of before."""
+    share_s: float = _SWEEP_S
+    """How long the last batch of the others took, who are to have as much time as these."""
     _rests_until: dict[str, float] = field(default_factory=dict)
     """Of each store, on the monotonic clock."""
 
     def look(self, *, now: bool = False) -> None:
         """Take a step with copies whose time has come, in turn; with `now` until each is caught up or has failed."""
         away: dict[str, StoreAwayError] = {}
-        until, in_vain_s = time.monotonic() + _SWEEP_S, defaultdict[str, float](float)
+        until, in_vain_s = time.monotonic() + min(_SWEEP_S, self.share_s), defaultdict[str, float](float)
         rests = {name for name, at in self._rests_until.items() if not now and time.monotonic() < at}
         for key, aside in sorted(self.asides.copies.items(), key=lambda item: item[1].tried_at):
             if key[1] in rests and aside.route is None:  # one that is being caught up is not tried in vain
