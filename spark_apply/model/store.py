@@ -268,6 +268,20 @@ class JoiningStore(Protocol):
         """Go on without a table, by its qualified name, until a batch shows as much of it as of the others."""
 
 
+@dataclass(slots=True)
+class Patience:
+    """How long a server that has answered may not answer, before its copies are set aside."""
+
+    seconds: float
+
+
+@runtime_checkable
+class WaitingStore(Protocol):
+    """A store that waits for its server; what else its job writes stands still as long."""
+
+    patience: Patience
+
+
 @runtime_checkable
 class FedStore(Protocol):
     """A `WholeStore` that goes on by more than its tables: by what it reads itself, or tries again."""

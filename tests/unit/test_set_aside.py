@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,11 +193,20 @@ def test_one_that_fails_again_after_it_went_on_waits_longer(error: CdcError, the
     assert waits == then
 
 
-def test_it_is_tried_less_and_less_often() -> None:
+@pytest.mark.parametrize(
+    ("error", "then"),
+    [
+        (GONE, [5.0, 5.0, 10.0, 20.0, 40.0, 60.0]),
+        (StoreAwayError("nobody answers"), [5.0, 5.0, 5.0, 5.0, 5.0, 5.0]),
+    ],
+)
+def test_it_is_tried_less_and_less_often(error: CdcError, then: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is back is found soon, however often its copies were tried in vain."""
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     made, _, _ = asides()
-    made.put("shop.public.a", "lake", GONE)
+    made.put("shop.public.a", "lake", error)
     waits = []
     for _ in range(6):
-        waits.append(made.copies["shop.public.a", "lake"].wait_s)
-        made.failed("shop.public.a", "lake", GONE)
-    assert waits == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+        waits.append(made.copies["shop.public.a", "lake"].due_at - 100.0)
+        made.failed("shop.public.a", "lake", error)
+    assert waits == then

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,7 +26,7 @@ from spark_apply.job.topics.compacted_deletes import UnreadDeletes, require_dele
 from spark_apply.job.topics.retention import rebuild_command, require_deletes
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Ends, Mark, moved_on
-from spark_apply.model.store import Offsets, RereadStore, Store, Visibility, is_whole
+from spark_apply.model.store import Offsets, RereadStore, Store, Visibility, WaitingStore, is_whole
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import StoreAwayError
 
@@ -34,7 +35,20 @@ _STEP = 200_000
 _SWEEP_S: Final = 5.0
 """No further copy has a step before the other tables have had theirs: of hundreds, each takes a second or more."""
 _RESTS: Final = 9
-"""So many times as long as a store's copies were tried in vain, none of them is opened again."""
+"""So many times as long as a store's copies were tried in vain, none of these is opened again; if it was away, none."""
+
+
+@contextmanager
+def _without_patience(store: Store) -> Iterator[None]:
+    """Have a server that is away told at once: it is known to be, or is tried again soon."""
+    if not isinstance(store, WaitingStore):
+        yield
+        return
+    had, store.patience.seconds = store.patience.seconds, 0.0
+    try:
+        yield
+    finally:
+        store.patience.seconds = had
 
 
 @dataclass(slots=True)
@@ -53,38 +67,42 @@ class AsideWatch:
     first: Ends = field(default_factory=dict)
     """Where a replay has begun: its copies have nothing of before."""
     share_s: float = _SWEEP_S
-    """How long the last batch of the others took, who are to have as much time as these."""
-    _rests_until: dict[str, float] = field(default_factory=dict)
-    """Of each store, on the monotonic clock."""
+    """So long after it has begun, a sweep takes no further step: the others are to have most of the time."""
+    _rests_until: dict[tuple[str, bool], float] = field(default_factory=dict)
+    """On the monotonic clock, by store: of those that were tried in vain themselves (False), and of all (True)."""
 
     def look(self, *, now: bool = False) -> None:
         """Take a step with copies whose time has come, in turn; with `now` until each is caught up or has failed."""
         away: dict[str, StoreAwayError] = {}
-        until, in_vain_s = time.monotonic() + min(_SWEEP_S, self.share_s), defaultdict[str, float](float)
-        rests = {name for name, at in self._rests_until.items() if not now and time.monotonic() < at}
+        until, in_vain_s = time.monotonic() + min(_SWEEP_S, self.share_s), defaultdict[tuple[str, bool], float](float)
+        rests = {which for which, at in self._rests_until.items() if not now and time.monotonic() < at}
         for key, aside in sorted(self.asides.copies.items(), key=lambda item: item[1].tried_at):
-            if key[1] in rests and aside.route is None:  # one that is being caught up is not tried in vain
-                continue
+            if aside.route is None and ((key[1], True) in rests or (aside.in_vain and (key[1], False) in rests)):
+                continue  # one that is being caught up is not tried in vain
             while not aside.for_good and (now or until > time.monotonic() >= aside.due_at):
                 begun_s = time.monotonic()
                 try:
                     if key[1] in away:  # an answer that does not come takes time, of all tables
                         raise away[key[1]]
                     aside.tried_at = begun_s  # only then: next time it is the turn of one that was not asked
-                    done = self._step(*key, aside)
+                    with nullcontext() if now else _without_patience(aside.store):
+                        done = self._step(*key, aside)
                 except Exception as exc:
                     if self.asides.concerns_all(exc):
                         raise
                     error = told(exc, aside.table, key[1])
-                    if isinstance(error, StoreAwayError):
+                    if is_away := isinstance(error, StoreAwayError):
                         away[key[1]] = error
+                    aside.in_vain = not is_away
                     self.asides.failed(*key, error)
-                    in_vain_s[key[1]] += time.monotonic() - begun_s
+                    in_vain_s[key[1], is_away] += time.monotonic() - begun_s
                     break
                 if done or not now:
                     break
         if any(route.stores for route in self.asides.routes.values()):
-            self._rests_until |= {name: time.monotonic() + _RESTS * took_s for name, took_s in in_vain_s.items()}
+            for which, took_s in in_vain_s.items():
+                rested = max(self._rests_until.get(which, 0.0), time.monotonic())
+                self._rests_until[which] = rested + _RESTS * took_s
 
     def _step(self, topic: str, name: str, aside: Aside) -> bool:
         """Open the copy again, or fold in a part of what is missing; return whether it has caught up."""

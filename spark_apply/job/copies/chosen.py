@@ -21,9 +21,12 @@ from spark_apply.events.selection import fitting, fitting_one, stops_all
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.job.topics.identity import DELETED
-from spark_apply.model.store import Store, open_store, require_stores
+from spark_apply.model.store import Store, WaitingStore, open_store, require_stores
 from spark_apply.model.target_table import TargetTable, Version
 from spark_apply.spark.jvm.environment import require_paths
+
+_BESIDE_OTHERS_S = 2.0
+"""So long the server of one store is waited for where others are written by turns with it."""
 
 Chosen = dict[str, tuple[ApplyTable, list[Version]]]
 """By ``schema.table``."""
@@ -134,9 +137,13 @@ def open_stores(
     """Open the stores that the tables use, by their names in apply.yaml, `but` those that are open."""
     used = sorted({name for settings in tables for name in settings.stores} or config.stores)
     prefix = config.source.topic_prefix
-    return {
+    stores = {
         name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used if name not in but
     }
+    for store in stores.values():
+        if isinstance(store, WaitingStore) and len(used) > 1:
+            store.patience.seconds = min(store.patience.seconds, _BESIDE_OTHERS_S)
+    return stores
 
 
 def evolved(config: ApplyConfig, spark: SparkSession, asides: AsideCopies, route: Route) -> Route:

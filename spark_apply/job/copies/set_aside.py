@@ -56,6 +56,8 @@ class Aside:
     """When it is tried again, on the monotonic clock."""
     tried_at: float = 0.0
     """When a step was taken last."""
+    in_vain: bool = False
+    """Whether it has failed when it was tried again, and not because its store was away."""
     route: Route | None = None
     """The copy alone, once it was opened again."""
     owed: Due | None = None
@@ -146,11 +148,15 @@ class AsideCopies:
         self.routes[topic] = route
 
     def failed(self, topic: str, name: str, exc: Exception) -> None:
-        """Note that trying a copy again has failed, and wait longer. Raises as `put` does."""
+        """Note that trying a copy again has failed, and wait longer. Raises as `put` does.
+
+        Where nobody answers for its store, the wait stays short: a store that is back is found by one of its copies.
+        """
         aside = self.copies[topic, name]
         aside.error, aside.route, aside.owed, aside.begun = told(exc, aside.table, name), None, None, None
-        aside.due_at = time.monotonic() + aside.wait_s
-        aside.wait_s = min(2 * aside.wait_s, _LONGEST_WAIT_S)
+        away = isinstance(aside.error, StoreAwayError)
+        aside.due_at = time.monotonic() + (_FIRST_WAIT_S if away else aside.wait_s)
+        aside.wait_s = aside.wait_s if away else min(2 * aside.wait_s, _LONGEST_WAIT_S)
         self.require_some()
         self.note(topic, name)
 

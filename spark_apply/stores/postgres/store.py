@@ -85,6 +85,7 @@ class PostgresStore:
 
     def __init__(self, server: Server, prefix: str, role: str = LIVE) -> None:
         self._server = server
+        self.patience = server.patience
         self._copies = Copies(prefix)
         self._role = role
         self._tables: dict[str, TargetTable] = {}

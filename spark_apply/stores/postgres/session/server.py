@@ -14,6 +14,7 @@ from psycopg2 import sql
 
 from cdc.machine.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from spark_apply.model.store import Patience
 from spark_apply.spark.failures import StoreAwayError
 
 Cursor = psycopg2.extensions.cursor
@@ -25,7 +26,7 @@ _POOLER_LOOKS = 5
 _LAST_PORT = 65_535
 _LINGERS_S = 5.0
 _ROWS_AT_ONCE = 2_000
-_LOCK_MS = 5_000
+_LOCK_MS = 2_000  # above deadlock_timeout, after which an autovacuum is cancelled
 _LOCK_AGAIN_MS = 200
 _STRINGS = "standard_conforming_strings"
 _SETTINGS = {
@@ -110,6 +111,7 @@ class Server:
         """Whether it is known that a pooler in between keeps a session for us, or does not matter."""
         self._away = False
         """Whether it was waited for in vain; each copy that is tried again must not wait as long, with all others."""
+        self.patience = Patience(_AWAY_S)
         self.session = 0
         """The number of the connection; a new number means that session state (temporary tables) is lost."""
 
@@ -190,7 +192,7 @@ class Server:
         return self._connection
 
     def _connect(self) -> psycopg2.extensions.connection:
-        until = time.monotonic() + (0 if self._away else _AWAY_S)
+        until = time.monotonic() + (0 if self._away else self.patience.seconds)
         while True:
             try:
                 connection = self._opened()
