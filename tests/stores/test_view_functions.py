@@ -553,6 +553,14 @@ listagg(if(b = like(s, 'a%'), s, t), ',') WITHIN GROUP (ORDER BY b = like(s, 'a%
 coalesce(listagg(concat(s, '=', j), ';') WITHIN GROUP (ORDER BY d, e), '')
 listagg(s, '\n') WITHIN GROUP (ORDER BY t DESC) || count(*)
 listagg(DISTINCT cast(j AS string), '日') WITHIN GROUP (ORDER BY cast(j AS string))
+listagg(DISTINCT cast(7 div (i + 9) AS string), ',') WITHIN GROUP (ORDER BY cast(7 div (i + 9) AS string) DESC)
+1 || listagg(DISTINCT 'a' || 7 div j, ',') WITHIN GROUP (ORDER BY 'a' || 7 div j) FILTER (WHERE j <> 0)
+listagg(cast(100 div j AS string), ' ') WITHIN GROUP (ORDER BY l) FILTER (WHERE if(j = 0, NULL, TRUE))
+listagg(CASE WHEN c THEN 'x' END, ',') WITHIN GROUP (ORDER BY NULL, 'a')
+listagg('x', ',') WITHIN GROUP (ORDER BY j, TRUE)
+listagg(DISTINCT '', ',') WITHIN GROUP (ORDER BY '') FILTER (WHERE b)
+max_by('yes', j)
+min_by(TRUE, 1.5) FILTER (WHERE b)
 """
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
 
 import cdc.capture.pipeline
 import cdc.capture.starting.stand_by
-from cdc.capture.pipeline import Pipeline, Report, Settings
+from cdc.capture.pipeline import Parts, Pipeline, Report, Settings
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError, VerdictError
+from cdc.model.errors import CdcError, FencedError, LoginError, OperatorError, RetryableError, VerdictError
 from cdc.model.interfaces import Follower
 from cdc.model.state import Phase
 from cdc.testing.faults import At, nothing
@@ -54,14 +55,17 @@ class Copy:
         take_over: bool = False,
         within_s: float = float("inf"),
         at: At = nothing,
+        reread: Callable[[], Parts | None] = lambda: None,
+        open_source: Callable[[], SharedSource] | None = None,
     ) -> None:
         self.errors: list[CdcError] = []
         self.pipeline = Pipeline(
             Settings(connector="c", prefix="p", chunk_rows=1, take_over=take_over, take_over_within_s=within_s),
-            open_source=lambda: SharedSource(log, seen, at),
+            open_source=open_source or (lambda: SharedSource(log, seen, at)),
             open_snapshotter=lambda: MemorySnapshotter(log, rows_each=1),
             sink=MemorySink(kafka, "c", "p"),
             failed=self.errors.append,
+            reread=reread,
         )
 
     def run(self) -> None:
@@ -105,6 +109,57 @@ def test_it_does_not_wait_for_ever_where_it_is_to_end(monkeypatch: pytest.Monkey
     with pytest.raises(OperatorError, match=r"connector c: a copy is at work already \(process 7\)"):
         copy.run()
     assert (kafka.epochs, copy.errors) == ({}, [])
+
+
+def test_the_file_is_read_again_behind_each_other_copy() -> None:
+    """A third copy came first when the one at work ended, and took up a file that hides a column, say."""
+    log, kafka, read = _log(), MemoryKafka(), list[int]()
+    at_work = iter([OTHER, None, OTHER, None])
+
+    def reread() -> Parts:
+        read.append(kafka.epochs.get("p.c", 0))
+        return Parts(
+            Settings(connector="c", prefix="p", chunk_rows=1),
+            lambda: SharedSource(log, lambda: next(at_work, None), nothing),
+            lambda: MemorySnapshotter(log, rows_each=1),
+        )
+
+    Copy(log, kafka, lambda: next(at_work, None), reread=reread).run()
+    assert read == [0, 0]
+    assert len(kafka.committed("p.s.a")) == 1
+
+
+def test_a_copy_that_stands_by_takes_a_login_that_is_rotated_whenever_its_file_has_it() -> None:
+    """Its connection may be lost, too; at the source a login that is refused is not told from nobody at work."""
+    log, kafka, read = _log(), MemoryKafka(), list[int]()
+    at_work, good = iter([OTHER, OTHER]), [0]
+
+    class Rotated(SharedSource):
+        def __init__(self, login: int) -> None:
+            super().__init__(log, self._see, nothing)
+            self._login = login
+
+        def _see(self) -> Follower | None:
+            who = next(at_work, None) if self._login == good[0] else None
+            good[0] += who is not None
+            return who
+
+        def connect(self) -> Mapping[str, str]:
+            if self._login != good[0]:
+                raise LoginError("the server refuses the password")
+            return super().connect()
+
+    def reread() -> Parts | None:
+        read.append(good[0])
+        if len(read) % 2:
+            return None  # it has the old one still
+        settings = Settings(connector="c", prefix="p", chunk_rows=1)
+        return Parts(settings, partial(Rotated, good[0]), lambda: MemorySnapshotter(log, rows_each=1))
+
+    copy = Copy(log, kafka, lambda: None, reread=reread, open_source=lambda: Rotated(0))
+    copy.run()
+    assert read == [1, 1, 2, 2]
+    assert len(kafka.committed("p.s.a")) == 1
 
 
 def test_it_takes_over_at_once_if_told_to() -> None:

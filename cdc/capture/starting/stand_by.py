@@ -13,16 +13,15 @@ A copy that fails tries again within seconds. So it must be away for as long as 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
-from cdc.capture.across_sessions import Stopped
+from cdc.capture.across_sessions import AcrossSessions, Stopped
 from cdc.capture.settings import Settings
 from cdc.model.errors import OperatorError
 from cdc.model.interfaces import Shared, Sink, Source
-from cdc.model.meter import Meter, RunState
+from cdc.model.meter import RunState
 
 STAND_BY_FIRST_S: Final = 0.1
 STAND_BY_LONGEST_S: Final = 2.0
@@ -44,13 +43,13 @@ class StandBy:
         self,
         settings: Settings,
         sink: Sink,
-        stop: threading.Event,
+        across: AcrossSessions,
         refuse_second_copy: Callable[[], None],
-        meter: Meter,
+        sees_another: Callable[[], None],
     ) -> None:
         """`refuse_second_copy` raises OperatorError if this copy was fenced off: it does not wait for its turn."""
-        self._settings, self._sink, self._stop, self._refuse_second_copy = settings, sink, stop, refuse_second_copy
-        self._meter = meter
+        self._settings, self._sink, self._stop, self._meter = settings, sink, across.stop, across.meter
+        self._refuse_second_copy, self._sees_another = refuse_second_copy, sees_another
         self._begun_s = time.monotonic()
         self.stood_by = False
         """Whether this copy has found another one at work, and has not run since."""
@@ -87,6 +86,7 @@ class StandBy:
                     self._refuse_second_copy()
                     looked_s = now
                 self.stood_by, seen_s = True, now
+                self._sees_another()
                 self._meter.becomes(RunState.STANDBY)
                 if now - begun_s >= STAND_BY_SETTLED_S and now - told_s >= STAND_BY_SAID_S:
                     told_s = now

@@ -6,6 +6,7 @@ view that is nearly right is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +14,7 @@ from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import Carrier, Rule, shown
 from spark_apply.views.sql.expressions.engines.dialects import POSTGRES, current
+from spark_apply.views.sql.expressions.engines.duckdb import in_duckdb
 from spark_apply.views.sql.expressions.engines.postgres import LONGEST_NAME, in_postgres, refusal
 from spark_apply.views.sql.expressions.guards import guarded
 from spark_apply.views.sql.expressions.rules.aggregates import AGGREGATES
@@ -59,9 +61,7 @@ def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
         having=conditions(block.having),
         order=tuple(carry(each).sql for each in block.order),
     )
-    made = guarded(made)
-    if on_postgres:
-        made = _translated(made)
+    made = _translated(guarded(made), in_postgres if on_postgres else in_duckdb)
     windows = [each for value in [*made.outputs.values(), *made.order] for each in value.find_all(exp.Window)]
     return replace(made, windows=tuple(windows)), tuple(carry.warnings)
 
@@ -88,16 +88,16 @@ def _refuse_long_aliases(block: Block, written: Written) -> None:
             )
 
 
-def _translated(block: Block) -> Block:
-    """Return a block of the embedded engine as PostgreSQL has it."""
+def _translated(block: Block, written: Callable[[exp.Expr], exp.Expr]) -> Block:
+    """Return a block with its expressions as an engine writes them."""
 
     def every(parts: tuple[exp.Expr, ...]) -> tuple[exp.Expr, ...]:
-        return tuple(in_postgres(each) for each in parts)
+        return tuple(written(each) for each in parts)
 
     return replace(
         block,
         sources=tuple(replace(source, on=every(source.on)) for source in block.sources),
-        outputs={name: in_postgres(value) for name, value in block.outputs.items()},
+        outputs={name: written(value) for name, value in block.outputs.items()},
         where=every(block.where),
         group=None if block.group is None else every(block.group),
         having=every(block.having),

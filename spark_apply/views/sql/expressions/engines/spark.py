@@ -61,7 +61,7 @@ def _listed(node: exp.GroupConcat, only: exp.Expr | None) -> exp.Expr:
     """Return listed texts by arrays: Spark's own listagg fails beside other DISTINCT aggregates."""
     found = listed(node, Written("", ""))
     known = exp.Not(this=exp.Is(this=exp.paren(found.value.copy()), expression=exp.Null()))
-    counted = known if only is None else exp.and_(only.copy(), known)
+    counted = known if only is None else case((only.copy(), known))  # AND asks for both sides where the first is NULL
     keys = [exp.alias_(each.this.copy(), f"k{number}") for number, each in enumerate(found.order)]
     row = exp.Struct(expressions=[*keys, exp.alias_(found.value.copy(), "v")])
     rows = _with_likes_apart(exp.ArrayAgg(this=case((counted, row)), nulls_excluded=True)).sql("spark")

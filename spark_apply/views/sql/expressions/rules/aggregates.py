@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from sqlglot import exp
@@ -185,16 +185,22 @@ def _by(carry: Carrier, node: exp.ArgMax | exp.ArgMin) -> Aggregate:
         found = exp.Bracket(this=exp.paren(rows), expressions=[integer(1)], offset=1)
         return exp.paren(case((exp.GT(this=count, expression=integer(0)), found)))
 
-    rows = _function("array_agg", exp.Order(this=value.sql, expressions=order))
+    rows = _function("array_agg", _in_order(value.sql, order))
     return Aggregate(rows, value.type, first, _function("count", by.sql.copy()))
 
 
 def _listed(carry: Carrier, node: exp.GroupConcat) -> Aggregate:
     found = listed(node, carry.written)
-    value = carry.text(found.value).sql
-    order = exp.Order(this=carry(found.separator).sql, expressions=[_ordered(carry, each) for each in found.order])
+    value, separator = carry.text(found.value).sql, carry(found.separator).sql
+    order = [_ordered(carry, each) for each in found.order]
     first = exp.Distinct(expressions=[value]) if found.distinct else value
-    return Aggregate(_function("string_agg", first, order), "string", _same)
+    return Aggregate(_function("string_agg", first, _in_order(separator, order)), "string", _same)
+
+
+def _in_order(argument: exp.Expr, order: Sequence[exp.Expr]) -> exp.Expr:
+    """Return an aggregate's last argument with an order, but for what is the same in all rows: DuckDB refuses it."""
+    telling = [each for each in order if each.find(exp.Column)]
+    return exp.Order(this=argument, expressions=telling) if telling else argument
 
 
 _FUNCTIONS: Final = (
