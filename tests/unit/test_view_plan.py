@@ -113,6 +113,12 @@ REFUSED: list[tuple[str, str, str]] = [
     ),
     ("SELECT id, last(g) AS r FROM public.t GROUP BY id", "LAST(t.g) depends on the order", "row_number()"),
     ("SELECT id, any_value(g) AS r FROM public.t GROUP BY id", "depends on the order", "row_number()"),
+    ("SELECT id, mode(g) AS r FROM public.t GROUP BY id", "depends on the order", "row_number()"),
+    (
+        "SELECT id, json_agg(g) AS r FROM public.t GROUP BY id",
+        "json_agg is not known as an aggregate",
+        "max()",
+    ),
     (
         "SELECT id, collect_list(g) AS r FROM public.t GROUP BY id",
         "COLLECT_LIST(t.g) depends on the order",
@@ -803,6 +809,8 @@ _WITHIN = "listagg(x, ', ') WITHIN GROUP (ORDER BY …)"
         ("listagg(g) WITHIN GROUP (ORDER BY n)", "its separator should be a text, written out", _WITHIN),
         ("listagg(g, g) WITHIN GROUP (ORDER BY n)", "its separator should be a text, written out", _WITHIN),
         ("listagg(DISTINCT g, ',') WITHIN GROUP (ORDER BY n)", "is DISTINCT, and ordered by", "ORDER BY t.g, or list"),
+        ("listagg(g, ',' ON OVERFLOW TRUNCATE) WITHIN GROUP (ORDER BY n)", "has ON OVERFLOW", "leave it out"),
+        ("max_by(g, n, 2)", "has a number of values, which Spark does not know", "row_number()"),
         ("max_by(g, n) OVER (PARTITION BY id)", "not a window's", "in a CTE"),
         ("min_by(g, n) OVER (PARTITION BY id)", "not a window's", "in a CTE"),
         (
@@ -815,7 +823,7 @@ _WITHIN = "listagg(x, ', ') WITHIN GROUP (ORDER BY …)"
 def test_an_aggregate_of_an_order_without_one_or_in_a_window_is_refused(
     value: str, why: str, hint: str, engine: str
 ) -> None:
-    sql = f"SELECT id, {value} AS r FROM public.t" + (" GROUP BY id" if "OVER" not in value else "")
+    sql = f"SELECT id, {value} AS r FROM public.t" + (" GROUP BY id" if "OVER (" not in value else "")
     with pytest.raises(ConfigError) as refused:
         plan_view("v", sql, ["id"], RELATIONS, engine=engine)
     assert why in str(refused.value)

@@ -60,6 +60,11 @@ listed in their parent: id
     SELECT a.id, a.g, listagg(CAST(b.z AS STRING), ',') WITHIN GROUP (ORDER BY b.z DESC, b.at) AS zs
     FROM public.a a LEFT JOIN public.b b ON b.k = a.k GROUP BY a.id, a.g
 
+listed by the clock: g
+    SELECT g, listagg(CAST(n AS STRING), ',') WITHIN GROUP (ORDER BY CASE WHEN at + INTERVAL 1 MINUTE <= clock()
+    THEN 1 END, id) FILTER (WHERE at <= clock()) AS ns,
+    max_by(n, CASE WHEN at + INTERVAL 2 MINUTES <= clock() THEN id END) AS m FROM public.a GROUP BY g
+
 right: id, b
     SELECT a.id, b.id AS b, a.n FROM public.a a RIGHT JOIN public.b b ON b.k = a.k
 

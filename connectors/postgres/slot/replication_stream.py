@@ -105,7 +105,7 @@ class ReplicationConnection:
         self._streaming = self._over = False
         try:
             self._verify()
-            ((server,),) = self.query(same_server.WHICH, "asking which server it is")
+            server = same_server.told(lambda: self.query(same_server.WHICH, "asking which server it is"))
             same_server.require(self._endpoint, server)
         except CdcError:
             self._pg.finish()

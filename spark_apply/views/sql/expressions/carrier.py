@@ -197,7 +197,7 @@ NEVER: Final[dict[type[exp.Expr], tuple[str, str]]] = {
         (exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser),
         UNSTABLE,
     ),
-    **dict.fromkeys((exp.First, exp.Last, exp.AnyValue), UNORDERED),
+    **dict.fromkeys((exp.First, exp.Last, exp.AnyValue, exp.Mode), UNORDERED),
     **dict.fromkeys((exp.ArrayAgg, exp.ArrayUniqueAgg), _COLLECTED),
 }
 NEVER_BY_NAME: Final = {

@@ -25,7 +25,7 @@ from spark_apply.views.sql.expressions.carrier import (
 )
 from spark_apply.views.sql.expressions.engines.spark import as_spark
 from spark_apply.views.sql.expressions.rules.approximate import check_approximate
-from spark_apply.views.sql.expressions.rules.ordered import listed, refuse_window
+from spark_apply.views.sql.expressions.rules.ordered import listed, refuse_other_forms
 from spark_apply.views.sql.reading.blocks import Block
 from spark_apply.views.sql.reading.written import (
     ABBREVIATED,
@@ -55,7 +55,7 @@ def checked(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
             if isinstance(node, exp.GroupConcat):
                 listed(node, written)
             if isinstance(node, exp.ArgMax | exp.ArgMin):
-                refuse_window(node, written)
+                refuse_other_forms(node, written)
             reason = _reason(node)
             if reason is not None:
                 raise written.refuse(f"{shown(node)} {reason[0]}", at=node, hint=reason[1])
@@ -92,7 +92,7 @@ def _reason(node: exp.Expr) -> tuple[str, str] | None:
         return f"has the unit {node.meta[ABBREVIATED]}, which Spark does not know", "write it out, as DAY or MONTH"
     if type(node) in NEVER and not (isinstance(node, _COLLECTED) and _in_no_order(node)):
         return NEVER[type(node)]
-    if isinstance(node, exp.Mode) or (isinstance(node, OF_A_WINDOW) and not _has_window(node)):
+    if isinstance(node, OF_A_WINDOW) and not _has_window(node):
         return UNORDERED
     if isinstance(node, HllSketchAgg | HllUnionAgg | HllSketchEstimate):
         return _SKETCHES

@@ -329,8 +329,10 @@ def _check_aggregates(block: Block, written: Written) -> None:
                 "you want of row_number() OVER (PARTITION BY … ORDER BY … a key)",
             )
         if loose is not None:
+            call = loose.find_ancestor(exp.Anonymous)
             raise written.refuse(
-                f"{as_written(loose)} is neither in GROUP BY nor aggregated",
+                f"{as_written(loose)} is neither in GROUP BY nor aggregated"
+                + ("" if call is None else f": {call.name} is not known as an aggregate here"),
                 at=loose,
                 hint="add it to GROUP BY, or take max()",
             )

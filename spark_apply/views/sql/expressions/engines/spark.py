@@ -64,10 +64,10 @@ def _listed(node: exp.GroupConcat, only: exp.Expr | None) -> exp.Expr:
     counted = known if only is None else case((only.copy(), known))  # AND asks for both sides where the first is NULL
     keys = [exp.alias_(each.this.copy(), f"k{number}") for number, each in enumerate(found.order)]
     row = exp.Struct(expressions=[*keys, exp.alias_(found.value.copy(), "v")])
-    rows = _with_likes_apart(exp.ArrayAgg(this=case((counted, row)), nulls_excluded=True)).sql("spark")
-    texts = f"transform(array_sort({rows}, (_a, _b) -> {_compared(found.order)}), _r -> _r.v)"
-    texts = f"array_distinct({texts})" if found.distinct else texts
-    joined = exp.Var(this=f"array_join({texts}, {found.separator.sql('spark')})")
+    rows = exp.ArrayAgg(this=case((counted, row)), nulls_excluded=True)
+    in_order = call("array_sort", rows, exp.Var(this=f"(_a, _b) -> {_compared(found.order)}"))
+    texts = call("transform", in_order, exp.Var(this="_r -> _r.v"))
+    joined = call("array_join", call("array_distinct", texts) if found.distinct else texts, found.separator.copy())
     return exp.paren(case((exp.GT(this=call("count_if", counted.copy()), expression=integer(0)), joined)))
 
 

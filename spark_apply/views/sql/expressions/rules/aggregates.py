@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, integer, shown
 from spark_apply.views.sql.expressions.guards import only_where
-from spark_apply.views.sql.expressions.rules.ordered import listed, refuse_window
+from spark_apply.views.sql.expressions.rules.ordered import listed, refuse_other_forms
 from spark_apply.views.sql.expressions.types import (
     FLOATS,
     INSTANTS,
@@ -171,7 +171,7 @@ def _require_order(carry: Carrier, node: exp.Expr, of: str) -> None:
 
 def _by(carry: Carrier, node: exp.ArgMax | exp.ArgMin) -> Aggregate:
     """Return the value of the row with the greatest, or least, of something that is not NULL."""
-    refuse_window(node, carry.written)
+    refuse_other_forms(node, carry.written)
     value, by = carry(node.this), carry(node.expression)
     for each in (value, by):
         _require_order(carry, node, each.type)
@@ -218,7 +218,7 @@ _FUNCTIONS: Final = (
 )
 
 
-@AGGREGATES.of(*_FUNCTIONS, knows="this expression expressions big_int separator")
+@AGGREGATES.of(*_FUNCTIONS, knows="this expression expressions big_int separator count on_overflow")
 def _plain(carry: Carrier, node: exp.Expr) -> Typed:
     found = _aggregate(carry, node)
     return found.made(_same)

@@ -6,7 +6,7 @@ engines: what is still equal then is the same value, and changes places unseen.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlglot import exp
 
@@ -24,8 +24,18 @@ class Listed(NamedTuple):
     """Each an `exp.Ordered`, in Spark's words; with the value itself among them."""
 
 
-def refuse_window(node: exp.Expr, written: Written) -> None:
-    """Raise ConfigError for an aggregate of an order that is one of a window: Spark has no listagg there."""
+_MORE: Final = {
+    "count": "a number of values: keep the first rows of row_number() OVER (PARTITION BY … ORDER BY … a key)",
+    "on_overflow": "ON OVERFLOW: leave it out",
+}
+
+
+def refuse_other_forms(node: exp.Expr, written: Written) -> None:
+    """Raise ConfigError for an aggregate of an order that is one of a window, or has parts that Spark has not."""
+    for part, way_out in _MORE.items():
+        if node.args.get(part):
+            said, _, hint = way_out.partition(": ")
+            raise written.refuse(f"{shown(node)} has {said}, which Spark does not know", at=node, hint=hint)
     around = node.parent.parent if isinstance(node.parent, exp.Filter) else node.parent
     if isinstance(around, exp.Window):
         raise written.refuse(
@@ -42,7 +52,7 @@ def listed(node: exp.GroupConcat, written: Written) -> Listed:
         inner, order = inner.this, inner.expressions
     if not order:
         raise written.refuse(f"{shown(node)} depends on the order in which rows are read", at=node, hint=LISTAGG)
-    refuse_window(node, written)
+    refuse_other_forms(node, written)
     distinct = isinstance(inner, exp.Distinct)
     value = inner.expressions[0] if distinct else inner
     separator = node.args.get("separator")
