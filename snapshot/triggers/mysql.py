@@ -22,14 +22,17 @@ class RoundView:
     """A view that saw all rounds up to one, and nothing besides."""
 
     last: int
+    token: str = ""
+    """That of this round; empty in a view of before it was kept."""
 
     @classmethod
     def parse(cls, text: str) -> RoundView:
-        return cls(int(text))
+        last, _, token = text.partition(" ")
+        return cls(int(last), token)
 
     @property
     def text(self) -> str:
-        return str(self.last)
+        return f"{self.last} {self.token}"
 
     def sees(self, xid: Xid) -> bool:
         """Whether the view saw the round with this number."""
@@ -71,7 +74,8 @@ class ChangeTables:
             changes = ChangeLog(locking, self._name, server.look(locking))
             pins, change_tables = Pins(locking, changes.names), changes.change_tables()
             for each in sessions:
-                views.append(RoundView(pins.pin(each, (*session.VIEW, "SAVEPOINT pin"), change_tables)))
+                last = pins.pin(each, (*session.VIEW, "SAVEPOINT pin"), change_tables)
+                views.append(RoundView(last, changes.token(last)))
                 session.rows(each, "taking a view", "ROLLBACK TO SAVEPOINT pin")  # lets go of the change tables
                 session.check_settings(each)
             await_safe(locking)

@@ -39,7 +39,7 @@ class SequenceView:
 
     @classmethod
     def parse(cls, text: str) -> SequenceView:
-        return cls(int(text))
+        return cls(int(text.partition(" ")[0]))
 
     def sees(self, xid: Xid) -> bool:
         """Whether the view saw the transaction that ends with this change."""
@@ -68,9 +68,9 @@ class SqliteSnapshotter:
         if not remaining:
             return
         session = self._reading = Session(self._path)
-        seen = self._take_view(session)
+        seen, at_ms = self._take_view(session)
         number = len(done.views) + 1
-        done = replace(done, views={**done.views, number: (str(seen), seen + 1)})
+        done = replace(done, views={**done.views, number: (f"{seen} {at_ms}", seen + 1)})
         done = replace(done, started_at_ms=_now_ms(), rows_before=sum(at.rows for at in done.tables.values()))
         for table in remaining:
             found = _found(session, table)
@@ -86,15 +86,16 @@ class SqliteSnapshotter:
                     yield Chunk(table, chunk, done.to_json(), number, _now_ms())
         self._end()
 
-    def _take_view(self, session: Session) -> int:
-        """Begin to read just behind a mark, while no other writer can commit."""
+    def _take_view(self, session: Session) -> tuple[int, int]:
+        """Begin to read just behind a mark, while no other writer can commit; return it, and when it was written."""
         with closing(Session(self._path)) as writer:
             changes = ChangeLog(writer, self._config.name)
             with changes.writing():
                 mark = changes.mark()
+                at_ms = changes.written_at(mark) or 0
                 session.rows("taking a view", "BEGIN")
                 session.rows("taking a view", "SELECT count(*) FROM sqlite_schema")
-        return mark
+        return mark, at_ms
 
     def _range(self, session: Session, found: Found, after: Key | None, upto: Key | None) -> Iterator[list[Row]]:
         """Read a range in chunks, the last of which is smaller, and may be empty."""
@@ -166,7 +167,7 @@ class SqliteSnapshotter:
             with closing(Session(self._path)) as session:
                 self._window = session
                 try:
-                    mark = self._take_view(session)
+                    mark, _ = self._take_view(session)
                     found = Catalog(session).find(table.name)
                     yield session, found if found is not None and found.kind == "table" else None, mark
                 finally:

@@ -18,6 +18,7 @@ import connectors.triggers.mysql.source
 from cdc.capture.control.signals import Command
 from cdc.config.findings import Level
 from cdc.model.errors import OperatorError
+from cdc.testing import Faults, Killed
 from connectors.triggers import check
 from connectors.triggers.source import open_source
 from tests.conftest import MySQLDatabase
@@ -468,6 +469,23 @@ TOO = ("database dropped", "rounds counted ahead", "another database")
 def test_what_cannot_be_followed_is_a_verdict(shop: MysqlShop, how: str) -> None:
     """With a way out, which is followed."""
     laws.what_cannot_be_followed_is_a_verdict(shop, *TAMPERED[how])
+
+
+def test_an_older_copy_of_a_database_whose_first_snapshot_is_half_read(mysql_database: MySQLDatabase) -> None:
+    """Rows were read under a later round than the one behind which the log is to be read."""
+    shop = MysqlShop(mysql_database, ORDERS, *(f"INSERT INTO orders VALUES ({n}, 'old', 0)" for n in range(1, 21)))
+
+    def some_rows() -> None:
+        with pytest.raises(Killed):
+            shop.run(Faults(("sink.commit", 3), error=Killed))
+
+    some_rows()
+    ((had,),) = shop.select("SELECT round FROM cdc_c.log")
+    shop.do("UPDATE orders SET status = 'late'")
+    some_rows()
+    assert "late" in {row["status"] for row in shop.fold()}
+    shop.do(f"DELETE FROM cdc_c.rounds WHERE round > {had}", f"UPDATE cdc_c.log SET round = {had}")
+    laws.a_gap_is_to_be_closed(shop, "another database")
 
 
 @pytest.mark.parametrize("point", laws.POINTS)

@@ -293,6 +293,30 @@ def test_an_older_copy_is_refused(shop: Shop, tmp_path: Path) -> None:
         shop.run()
 
 
+@pytest.mark.parametrize(
+    "since", [(), ("UPDATE orders SET n = 1", "UPDATE orders SET n = 2", "UPDATE orders SET n = 3")]
+)
+def test_an_older_copy_of_a_file_whose_first_snapshot_is_half_read(tmp_path: Path, since: tuple[str, ...]) -> None:
+    """Rows were read that it does not have, behind the place where the log is to be read from."""
+    shop = Shop(tmp_path, ORDERS, *(f"INSERT INTO orders VALUES ({n}, 'old', 0)" for n in range(20)))
+
+    def some_rows() -> None:
+        with pytest.raises(Killed):
+            shop.run(Faults(("sink.commit", 3), error=Killed))
+
+    some_rows()
+    shop.do("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(shop.path, tmp_path / "backup.db")
+    shop.do("UPDATE orders SET status = 'late'")
+    some_rows()
+    assert "late" in {row["status"] for row in shop.fold()}
+    for wal in tmp_path.glob("shop.db*"):
+        wal.unlink()
+    shutil.copy(tmp_path / "backup.db", shop.path)
+    shop.do(*since)
+    laws.a_gap_is_to_be_closed(shop, "another file" if since else "behind the position")
+
+
 def test_a_file_that_was_moved_is_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Another mount, another release's folder. Not a copy beside it, nor another file with a connector of that name."""
     homes = [tmp_path / name for name in ("here", "copied", "moved", "other")]

@@ -24,10 +24,11 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError
+from cdc.model.state import State
 from connectors.mysql import session
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.catalog.server import Server
@@ -334,8 +335,7 @@ class ChangeLog:
                 hint=CLOSE_THE_GAP,
             )
             return
-        rows = self._ask(f"SELECT token FROM {names.of('rounds')} WHERE round = %s", int(at["round"]))
-        if [token for (token,) in rows] != [at["token"]]:
+        if self.token(int(at["round"])) != at["token"]:
             yield GapError(
                 f"another database: round {at['round']} of {names.schema} is not the one that Kafka holds: a copy was "
                 "restored and written to, or rounds were deleted",
@@ -358,6 +358,11 @@ class ChangeLog:
                 "was started with a clock, or a server_id, that is lower: changes cannot be put in order",
                 hint=CLOSE_THE_GAP,
             )
+
+    def token(self, number: int) -> str:
+        """Return the token of a round; an empty one of a round that is not there."""
+        rows = self._ask(f"SELECT token FROM {self.names.of('rounds')} WHERE round = %s", number)
+        return str(rows[0][0]) if rows else ""
 
     def _greatest(self) -> int:
         """Return the greatest number that a change has, or had when a round was made."""
@@ -417,3 +422,13 @@ class ChangeLog:
     def _ask(self, statement: str, *parameters: object) -> list[list[str]]:
         given = tuple(map(str, parameters))  # the driver is told to convert nothing
         return session.texts(self._connection, f"reading database {self.names.schema}", statement, given)
+
+
+def with_views(state: State) -> Offset:
+    """Return a position as that of all that was published: a first snapshot may have read rows behind later rounds."""
+    at = state.offset
+    for view in cast("Mapping[str, Mapping[str, str]]", state.snapshot.get("views", {})).values():
+        number, _, token = view["snapshot"].partition(" ")
+        if token and int(number) > int(at["round"]):
+            at = {**at, "round": int(number), "token": token}
+    return at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 from cdc.config.config import ConnectorConfig
@@ -15,7 +16,7 @@ from connectors.mysql import session
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
 from connectors.triggers.mysql import preconditions, source
-from connectors.triggers.mysql.change_log import ChangeLog
+from connectors.triggers.mysql.change_log import ChangeLog, with_views
 from connectors.triggers.mysql.rounds import behind
 from connectors.triggers.probes import Probes, described
 
@@ -31,7 +32,7 @@ class _Check(Probes[Captured]):
     about = "change tables"
 
     def __init__(self, config: ConnectorConfig, state: State | None, *, known: bool) -> None:
-        super().__init__(config, state, known=known)
+        super().__init__(config, state and replace(state, offset=with_views(state)), known=known)
         self._address = session.address(config.source.url)
 
     def run(self) -> Checked:

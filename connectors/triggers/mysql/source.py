@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
@@ -18,7 +19,7 @@ from connectors.mysql.catalog.catalog import Captured
 from connectors.triggers.change_tables import Look, Standing
 from connectors.triggers.following import LOCKS_S, LONGEST_S, SHORTEST_S, TriggerSource
 from connectors.triggers.mysql import preconditions
-from connectors.triggers.mysql.change_log import ChangeLog
+from connectors.triggers.mysql.change_log import ChangeLog, with_views
 from connectors.triggers.mysql.rounds import ROOM, Pins, Place, Rounds, behind, looking_again
 from connectors.triggers.mysql.shape import Shape
 from connectors.triggers.mysql.triggers import LONGEST
@@ -98,7 +99,7 @@ class MysqlTriggers(TriggerSource[Captured]):
             self._await_prepared()
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
-        moved = super().verify(state)
+        moved = super().verify(replace(state, offset=with_views(state)))
         if self._stale:  # their triggers may have been made while the others were followed
             self._await_prepared()
         return moved

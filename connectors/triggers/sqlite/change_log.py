@@ -27,11 +27,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cdc.config.table_patterns import matches
 from cdc.model.change import Offset
 from cdc.model.errors import CdcError, ChangedError, GapError, OperatorError
+from cdc.model.state import State
 from connectors.triggers.change_tables import CLOSE_THE_GAP
 from connectors.triggers.sqlite.catalog import SCHEMA, Catalog, Found, Shape
 from connectors.triggers.sqlite.session import Session, quoted
@@ -64,6 +65,16 @@ class Logged:
 def offset(log: str, seq: int, at_ms: int) -> Offset:
     """Return where to resume behind a row of the change table."""
     return {"log": log, "change": seq, "at_ms": at_ms}
+
+
+def with_views(state: State) -> Offset:
+    """Return a position as that of all that was published: a first snapshot may have read rows behind later marks."""
+    at = state.offset
+    for view in cast("Mapping[str, Mapping[str, str]]", state.snapshot.get("views", {})).values():
+        seq, _, at_ms = view["snapshot"].partition(" ")
+        if at_ms and int(seq) > int(at["change"]):
+            at = {**at, "change": int(seq), "at_ms": int(at_ms)}
+    return at
 
 
 class ChangeLog:
@@ -116,8 +127,8 @@ class ChangeLog:
                 self._install(one)
             self._put_last()
             seq = self.mark()
-            ((at_ms,),) = self._ask(f"SELECT at_ms FROM {self._changes} WHERE seq = ?", seq)
-        return offset(log, seq, at_ms)
+            at_ms = self.written_at(seq)
+        return offset(log, seq, at_ms or 0)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -135,6 +146,11 @@ class ChangeLog:
             f"INSERT INTO {self._changes} (shape, op, at_ms) VALUES ({_LOG}, '{MARK}', {NOW}) RETURNING seq"
         )
         return int(rows[0][0])
+
+    def written_at(self, seq: int) -> int | None:
+        """Return when a row was written, in ms; None: it is not there."""
+        rows = self._ask(f"SELECT at_ms FROM {self._changes} WHERE seq = ?", seq)
+        return int(rows[0][0]) if rows else None
 
     def last(self) -> int:
         """Return the number of the newest row, whether it is still there or not."""
@@ -187,10 +203,10 @@ class ChangeLog:
                 hint=CLOSE_THE_GAP,
             )
             return
-        rows = self._ask(f"SELECT at_ms FROM {self._changes} WHERE seq = ?", seq)
-        if not rows:
+        written_at = self.written_at(seq)
+        if written_at is None:
             yield self.hole(seq)
-        elif rows[0][0] != at["at_ms"]:
+        elif written_at != at["at_ms"]:
             yield GapError(
                 f"another file: change {seq} of {self.names.changes} was written at another time than the one that "
                 "Kafka holds: a copy was restored and written to",

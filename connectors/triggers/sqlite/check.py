@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 from cdc.config.config import ConnectorConfig
@@ -15,7 +16,7 @@ from cdc.model.errors import CdcError, OperatorError
 from cdc.model.state import State
 from connectors.triggers.probes import Probes, described
 from connectors.triggers.sqlite.catalog import Found, refuse_file, refuse_library
-from connectors.triggers.sqlite.change_log import ChangeLog
+from connectors.triggers.sqlite.change_log import ChangeLog, with_views
 from connectors.triggers.sqlite.session import Session, path_of
 from connectors.triggers.sqlite.source import compared, unseen
 
@@ -29,7 +30,7 @@ class _Check(Probes[Found]):
     """Is one look at a file."""
 
     def __init__(self, config: ConnectorConfig, state: State | None, *, known: bool) -> None:
-        super().__init__(config, state, known=known)
+        super().__init__(config, state and replace(state, offset=with_views(state)), known=known)
         self._path = path_of(config.source.url)
         self._identity = {"file": str(self._path.resolve())}
 

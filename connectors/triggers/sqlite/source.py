@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
@@ -28,7 +29,7 @@ from connectors.triggers.change_tables import Look, Standing
 from connectors.triggers.following import TriggerSource
 from connectors.triggers.sqlite import values
 from connectors.triggers.sqlite.catalog import Found, refuse_file, refuse_library
-from connectors.triggers.sqlite.change_log import ChangeLog, Logged, offset
+from connectors.triggers.sqlite.change_log import ChangeLog, Logged, offset, with_views
 from connectors.triggers.sqlite.session import Session, path_of
 from connectors.triggers.sqlite.triggers import MARK
 
@@ -91,6 +92,7 @@ class SqliteSource(TriggerSource[Found]):
                     log.warning("table %s: %s", found.qualified, warning)
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
+        state = replace(state, offset=with_views(state))
         raise_first(self._log().refusals(state.offset))
         self._tell_of_gone(state.carried)  # whose triggers still tell what they are called now
         self._looked = [Position.parse(str(of["since"])).commit for of in state.reading.values()]
