@@ -74,6 +74,25 @@ def test_the_last_in_number_is_not_the_last_that_was_committed(primary: Primary,
         refused_until_the_gap_is_closed(shop)
 
 
+@pytest.mark.full("a false alarm would show in each fail-over")
+def test_a_standby_that_is_behind_by_nothing_that_was_published(primary: Primary, tmp_path: Path) -> None:
+    """An idle connector draws numbers: those that were drawn last have not reached the standby."""
+    shop = PostgresShop(primary.database(), ORDERS, "INSERT INTO orders SELECT n, 'a' FROM generate_series(1, 4) n")
+    shop.run()
+    shop.do("UPDATE orders SET n = 1")
+    shop.run()
+    primary.server.kill()  # as by the log, the sequence is some numbers ahead
+    with serving(primary.copy(tmp_path / "standby")) as standby:
+        primary.server.start()
+        before = shop.state().commit
+        shop.run()
+        assert shop.state().commit > before
+        moved(shop, standby.promoted())
+        shop.do("UPDATE orders SET n = 2", "DELETE FROM orders WHERE id = 3")
+        shop.run()
+        assert shop.fold() == shop.rows()
+
+
 @pytest.mark.parametrize("behind", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_first_snapshot_that_is_half_read(primary: Primary, tmp_path: Path, behind: bool) -> None:
     """Rows were read that the standby never had; one that had them all goes on with the rest."""

@@ -241,8 +241,9 @@ class Rounds:
             self.place = self.place.begun(seen, last, following)
         listed = self._list()
         if listed or self.place.end > self.place.commit:
-            self.place = replace(self.place, safe=make_safe(self._log.catalog, self._log.names))
-        if listed:
+            safe = make_safe(self._log.catalog, self._log.names)
+        if listed:  # a standby that is behind by numbers that we have drawn alone has all changes
+            self.place = replace(self.place, safe=safe)
             self._prove_numbers()
         while True:
             for batch in _batches(listed):
