@@ -136,7 +136,8 @@ class PostgresSource:
         if slot.find_slot(catalog, self._config.slot) is not None:
             slot.drop_slot(replication, self._config.slot)
         lsn, view = slot.create_slot(replication, self._config.slot, version=self._version)
-        return Start({"lsn": lsn_text(lsn)}, lsn, view)
+        none = LastTransaction.none_yet(messages=self._config.source.messages)
+        return Start({"lsn": lsn_text(lsn), "last": str(none)}, lsn, view)
 
     def require_rules(self, carried: Mapping[str, str]) -> None:
         self._reliance().require_rules(carried)

@@ -257,6 +257,27 @@ def test_an_older_copy_that_was_written_to(primary: Primary, kafka: str, prefix:
         same(connector, restored, "public.t")
 
 
+def test_an_older_copy_where_nothing_was_ever_followed(kafka: str, prefix: str, tmp_path: Path) -> None:
+    """There is no transaction to compare with yet: so one before the position is none that was followed."""
+    with serving(Primary(tmp_path / "primary", 18)) as primary:
+        database = primary.database()
+        database.execute(
+            "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int)", "INSERT INTO t VALUES (1)"
+        )
+        connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"], source={"messages": False})
+        connector.catch_up()
+        primary.server.stop()
+        with serving(primary.copy(tmp_path / "copy")) as copy:
+            primary.database().execute("INSERT INTO other SELECT generate_series(1, 10000)")
+            connector.catch_up()
+            restored = copy.database()
+            connector.moved(restored.url)
+            restored.execute("DELETE FROM t", "INSERT INTO other SELECT generate_series(1, 20000)")
+            refused(connector, "another history", "never followed")
+            connector.close_the_gap()
+            same(connector, restored, "public.t")
+
+
 def test_a_log_that_the_server_cannot_read(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Damaged on its disk: it says so each time it is asked, and who says so goes on behind it."""
     database = primary.database()

@@ -34,8 +34,10 @@ def _log(sizes: list[int], *, lsn: int, xid: int, at_ms: int) -> list[Committed]
     return found
 
 
-def _proved(last: Committed, sent: list[Committed], *, confirmed: int, position: int) -> bool:
-    of = LastTransaction.of(last.lsn, last.xid, last.at_ms, messages=True)
+def _proved(last: Committed | None, sent: list[Committed], *, confirmed: int, position: int) -> bool:
+    of = LastTransaction.none_yet(messages=True)
+    if last is not None:
+        of = LastTransaction.of(last.lsn, last.xid, last.at_ms, messages=True)
     proof = Proof(LastTransaction.parse(str(of)), confirmed=confirmed, position=position)
     try:
         for each in sent:
@@ -60,16 +62,17 @@ _SIZES = st.lists(st.integers(1, 50), max_size=8)
 def test_only_the_log_that_was_followed_passes(data: st.DataObject) -> None:
     """A copy with other transactions before the position is refused; the log itself is not, whatever is confirmed."""
     log = _log(data.draw(_SIZES.filter(bool)), lsn=100, xid=700, at_ms=10_000)
-    seen = log[: data.draw(st.integers(1, len(log)))]
-    behind = log[len(seen)].lsn if len(seen) < len(log) else seen[-1].end + 100
-    position = data.draw(st.integers(seen[-1].end, behind))
+    seen = log[: data.draw(st.integers(0, len(log)))]
+    last, end = (seen[-1], seen[-1].end) if seen else (None, 100)
+    behind = log[len(seen)].lsn if len(seen) < len(log) else end + 100
+    position = data.draw(st.integers(end, behind))
     copied = data.draw(st.integers(100, position))
     confirmed = data.draw(st.integers(100, copied).filter(lambda at: not any(each.lsn < at < each.end for each in log)))
-    assert _proved(seen[-1], log, confirmed=confirmed, position=position)
+    assert _proved(last, log, confirmed=confirmed, position=position)
     kept = list(takewhile(lambda each: each.end <= copied, log))
     other = _log(data.draw(_SIZES), lsn=copied, xid=700 + len(kept), at_ms=20_000)
     same = len(kept) >= len(seen) and not any(each.lsn < position for each in other)
-    assert _proved(seen[-1], kept + other, confirmed=confirmed, position=position) is same
+    assert _proved(last, kept + other, confirmed=confirmed, position=position) is same
 
 
 def test_the_same_number_at_the_same_place_is_another_transaction_at_another_time() -> None:

@@ -11,7 +11,8 @@ never after an orderly stop. The server still has all between C and P, and sends
 sends is a function of its log, which has the publication as it was then, and of what is asked for. So, where the log is
 the one that was followed,
 
-1. the last transaction that came before P, which the position names, comes again if it was committed behind C; and
+1. the last transaction that came before P, which the position names, comes again if it was committed behind C (or the
+   position says that none ever came); and
 2. none comes behind it that was committed before P.
 
 A copy that was written to before P breaks one of the two, or has written nothing that the publication has: then nothing
@@ -46,6 +47,11 @@ class LastTransaction:
         """Take down a transaction."""
         digits = hashlib.sha256(f"{xid} {at_ms}".encode()).hexdigest()[:_DIGITS]
         return cls(commit_lsn, f"{digits}{_MESSAGES if messages else ''}")
+
+    @classmethod
+    def none_yet(cls, *, messages: bool) -> Self:
+        """Note that none has come since the slot was made."""
+        return cls(0, _MESSAGES if messages else "")
 
     @classmethod
     def parse(cls, text: str) -> Self:

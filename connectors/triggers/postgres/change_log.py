@@ -6,7 +6,8 @@ Why nothing that was committed since is missed:
   transaction that has written without triggers has ended by then, and a view that is taken later sees it.
 - What triggers have written is deleted when it is acknowledged, and by nobody else: a trigger on the change tables
   refuses it (`kept`). The row of the last transaction that was given stays, and the position knows when it was written:
-  so a database that was restored is found out.
+  so a database that was restored is found out. The last in number need not be the last that was committed; the one by
+  which a round is made safe (`rounds.make_safe`) is behind them all, and a server that does not have it is behind.
 - A change that a trigger could not write down is noted as missed, and its table is read again (`triggers`).
 - How triggers, functions and change table stand in the catalog is noted with the position (`standing`), with the
   transactions that have made their rows there: what was switched off and on again, or taken away and made again, has
@@ -343,11 +344,14 @@ class ChangeLog:
             yield too_great(names.schema)
             return
         seen = str(at.get("round", at["seen"]))
-        ((ahead,),) = self._ask("SELECT pg_snapshot_xmax(%s) > pg_snapshot_xmax(pg_current_snapshot())", seen)
-        if ahead or int(at["number"]) >> ROOM > self.last() + 1:
+        there = "SELECT pg_snapshot_xmax(%s) > pg_snapshot_xmax(pg_current_snapshot()), xmax::text::int8"
+        ((ahead, locked),) = self._ask(f"{there} FROM {names.of('log')}", seen)
+        safe = int(at.get("safe", 0))
+        lost = safe and locked and (locked - safe) % (1 << 32) >= 1 << 31  # 0: a vacuum has taken it away
+        if ahead or lost or int(at["number"]) >> ROOM > self.last() + 1:
             yield GapError(
-                "database behind the position: its transactions end before those that Kafka holds: an older copy was "
-                "restored, and the topics have what it does not",
+                "database behind the position: it does not have all transactions that Kafka holds: an older copy was "
+                "restored, or a standby promoted that was behind, and the topics have what it does not",
                 hint=CLOSE_THE_GAP,
             )
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 from cdc.config.config import ConnectorConfig
@@ -15,6 +16,7 @@ from connectors.postgres import session
 from connectors.postgres.catalog import server
 from connectors.postgres.catalog.catalog import Captured
 from connectors.triggers.postgres.change_log import ChangeLog
+from connectors.triggers.postgres.rounds import with_views
 from connectors.triggers.postgres.sequence import ROOM
 from connectors.triggers.postgres.source import Look
 from connectors.triggers.probes import Probes, described
@@ -29,7 +31,7 @@ class _Check(Probes[Captured]):
     """Is one look at a database."""
 
     def __init__(self, config: ConnectorConfig, state: State | None, *, known: bool) -> None:
-        super().__init__(config, state, known=known)
+        super().__init__(config, state and replace(state, offset=with_views(state)), known=known)
         self._params = session.parameters(config.source.url, f"cdc {config.name} check")
 
     def run(self) -> Checked:

@@ -43,15 +43,16 @@ from __future__ import annotations
 import heapq
 import io
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import psycopg2
 from psycopg2 import sql
 
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ChangedError, OperatorError
+from cdc.model.state import State
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.copy_text import parse_row
 from connectors.triggers.change_tables import number_of
@@ -119,6 +120,8 @@ class Place:
     """The same of `upto`."""
     newest: int | None = 0
     """The greatest id of the transactions that were given of the round; None: a position of before does not tell."""
+    safe: int = 0
+    """What `make_safe` gave last; 0: a position of before does not tell."""
 
     def of_next(self, listed: Listed) -> int:
         """Return the commit position of the transaction that comes next."""
@@ -134,7 +137,7 @@ class Place:
 
     def ended(self) -> Place:
         seen = self.upto if self.newest is None else upto_only(self.newest, self.upto, self.seen)
-        return Place(self.log, seen, max(self.end, self.commit), self.last, drawn=self.drawn_upto)
+        return Place(self.log, seen, max(self.end, self.commit), self.last, drawn=self.drawn_upto, safe=self.safe)
 
     def offset(self) -> Offset:
         found: Offset = {"log": self.log, "seen": self.seen, "number": self.commit}
@@ -142,6 +145,8 @@ class Place:
             found["last"] = self.last
         if self.drawn:
             found["drawn"] = self.drawn
+        if self.safe:
+            found["safe"] = self.safe
         if self.change:
             found |= {"round": self.upto, "end": self.end, "change": self.change, "drawn_upto": self.drawn_upto}
             if self.newest is not None:
@@ -161,6 +166,7 @@ class Place:
             str(offset.get("drawn", "")),
             str(offset.get("drawn_upto", "")),
             int(offset["newest"]) if "newest" in offset else None if "round" in offset else 0,
+            int(offset.get("safe", 0)),
         )
 
 
@@ -172,12 +178,26 @@ def upto_only(newest: int, snapshot: str, before: str) -> str:
     return f"{min(int(xmin), end)}:{end}:{','.join(still)}"
 
 
-def make_safe(catalog: Catalog, names: Names) -> None:
+def make_safe(catalog: Catalog, names: Names) -> int:
     """Have no crash take back what any view has seen by now: a commit that has written flushes all that is before it.
 
-    A lock is written too, and leaves no dead row behind.
+    A lock is written too, leaves no dead row behind, and notes who has locked: so a server that has this transaction,
+    which is returned, has all that is before it (`ChangeLog.refusals`). One at a time may lock: of several, no id is
+    noted.
     """
-    catalog.rows("making changes safe", f"SELECT FROM {names.of('log')} FOR SHARE")
+    statement = f"SELECT pg_current_xact_id()::text::int8 FROM {names.of('log')} FOR NO KEY UPDATE"
+    ((safe,),) = catalog.rows("making changes safe", statement)
+    return int(safe)
+
+
+def with_views(state: State) -> Offset:
+    """Return a position as that of all that was published: rows of a first snapshot may have been read behind it.
+
+    A view is made safe before its rows are published, by a transaction that began behind it.
+    """
+    views = cast("Mapping[str, Mapping[str, str]]", state.snapshot.get("views", {})).values()
+    safe = max([int(state.offset.get("safe", 0)), *(int(view["snapshot"].split(":")[1]) for view in views)])
+    return {**state.offset, "safe": safe}
 
 
 class Rounds:
@@ -221,8 +241,9 @@ class Rounds:
             self.place = self.place.begun(seen, last, following)
         listed = self._list()
         if listed or self.place.end > self.place.commit:
-            make_safe(self._log.catalog, self._log.names)
-        if listed:
+            safe = make_safe(self._log.catalog, self._log.names)
+        if listed:  # a standby that is behind by numbers that we have drawn alone has all changes
+            self.place = replace(self.place, safe=safe)
             self._prove_numbers()
         while True:
             for batch in _batches(listed):

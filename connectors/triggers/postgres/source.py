@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg2.errors
 import psycopg2.extensions
@@ -21,7 +21,7 @@ from connectors.postgres.catalog.catalog import Captured
 from connectors.postgres.reliance import ledger
 from connectors.triggers.following import LONGEST_S, SHORTEST_S, TriggerSource
 from connectors.triggers.postgres.change_log import ChangeLog
-from connectors.triggers.postgres.rounds import Place, Rounds
+from connectors.triggers.postgres.rounds import Place, Rounds, make_safe, with_views
 from connectors.triggers.postgres.sequence import ROOM
 from connectors.triggers.postgres.standing import differs
 from connectors.triggers.postgres.triggers import LONGEST
@@ -80,7 +80,8 @@ class PostgresTriggers(TriggerSource[Captured]):
         changes = self._log()
         made = changes.make(held)
         last, following, seen = changes.now()
-        self._place = Place(made, seen, (last + 1) << ROOM, drawn=f"{last} {following}")
+        safe = make_safe(changes.catalog, changes.names)
+        self._place = Place(made, seen, (last + 1) << ROOM, drawn=f"{last} {following}", safe=safe)
         return Start(self._place.offset(), self._place.commit, None)
 
     def tend(self) -> None:
@@ -92,7 +93,7 @@ class PostgresTriggers(TriggerSource[Captured]):
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         self._seen = str(state.offset["seen"])
-        return super().verify(state)
+        return super().verify(replace(state, offset=with_views(state)))
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         self._reading = same_server.beside(self._params)
