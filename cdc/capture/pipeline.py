@@ -244,7 +244,7 @@ class Pipeline:
         if not self._ran or self._is_login_new or not isinstance(error, LoginError):
             return False
         log.warning("%s: the file is read again, as it may have another login by now", error.message)
-        self._is_login_new = self._read_file()
+        self._is_login_new, self._before = self._read_file(), None  # what was before would be refused again
         return self._is_login_new
 
     def _follows(self, parts: Parts) -> None:
