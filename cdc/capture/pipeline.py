@@ -126,8 +126,6 @@ class Pipeline:
         self._looks = 0
         """How often something had changed, since all that was read was in Kafka."""
         self._ran = False
-        self._is_read_again = False
-        """Whether the file was read once more since this copy has stood by."""
         self._is_login_new = False  # the file was read again for a login, since all that was read was in Kafka
         self._took_over = False
         """Whether it is noted that another copy was to be fenced."""
@@ -219,8 +217,8 @@ class Pipeline:
 
         Else the tables that were added while this copy stood by would be taken out again.
         """
-        if not self._is_read_again:
-            self._is_read_again = True
+        if self._stand_by.has_seen:
+            self._stand_by.has_seen = False
             self._across.reload.set()
             raise RestartSession
 
@@ -241,7 +239,8 @@ class Pipeline:
 
     def _has_new_login(self, error: CdcError) -> bool:
         """Read the file again, once, where a login is refused that was good: a secret of it may have been rotated."""
-        if not self._ran or self._is_login_new or not isinstance(error, LoginError):
+        was_good = self._ran or self._stand_by.stood_by
+        if not was_good or self._is_login_new or not isinstance(error, LoginError):
             return False
         log.warning("%s: the file is read again, as it may have another login by now", error.message)
         self._is_login_new, self._before = self._read_file(), None  # what was before would be refused again
@@ -356,7 +355,7 @@ class Pipeline:
                 told=self._startup.told,
                 until_caught_up=until_caught_up,
             )
-            self._ran, self._stand_by.stood_by, self._is_read_again = True, False, False
+            self._ran, self._stand_by.stood_by = True, False
             self._without.begun(source, tables)
             with closing(session):
                 self._run_session(session, state.phase, view, target)

@@ -54,6 +54,8 @@ class StandBy:
         self._begun_s = time.monotonic()
         self.stood_by = False
         """Whether this copy has found another one at work, and has not run since."""
+        self.has_seen = False
+        """Whether it has found one since the file was read last: that one may go by a newer file."""
 
     def takes_over(self, *, ran: bool) -> bool:
         """Whether this copy fences another one at once. `ran`: it has run before."""
@@ -86,7 +88,8 @@ class StandBy:
                 if now - looked_s >= STAND_BY_LOOK_S:
                     self._refuse_second_copy()
                     looked_s = now
-                self.stood_by, seen_s = True, now
+                self.stood_by = self.has_seen = True
+                seen_s = now
                 self._meter.becomes(RunState.STANDBY)
                 if now - begun_s >= STAND_BY_SETTLED_S and now - told_s >= STAND_BY_SAID_S:
                     told_s = now
