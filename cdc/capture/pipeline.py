@@ -93,10 +93,12 @@ class Pipeline:
         `executor` makes what a session reads rows on while it follows the log; a thread by default.
         """
         self._reread = reread
-        self._before: Parts | None = None  # what was followed before the file was read again, until a commit by that
+        self._before: Parts | None = None
+        """What was followed before the file was read again, until a session has committed with what it says now."""
         self._now = Parts(settings, open_source, open_snapshotter, leaving_out)
         self._without = Without(self._now, sink, meter, left_out)
-        self._tables: Sequence[Table] = ()  # those that the session has found
+        self._tables: Sequence[Table] = ()
+        """Those that the session has found."""
         self._settings = settings
         self._startup = Startup(settings, sink)
         self._sink = sink
@@ -118,16 +120,19 @@ class Pipeline:
         self.caught_up = False
         """Whether everything that the source had committed at the call of `run` is in Kafka."""
         self._events = 0
-        self._failing_since_s: float | None = None  # since when there are errors, since all that was read was in Kafka
+        self._failing_since_s: float | None = None
+        """When the first error came, since all that was read was in Kafka."""
         self._pause_s = RETRY_FIRST_S
-        self._looks = 0  # how often something had changed, since all that was read was in Kafka
+        self._looks = 0
+        """How often something had changed, since all that was read was in Kafka."""
         self._ran = False
-        self._is_read_again = False  # whether the file was read once more since this copy has stood by
         self._is_login_new = False  # the file was read again for a login, since all that was read was in Kafka
-        self._took_over = False  # whether it is noted that another copy was to be fenced
-        self._stand_by = StandBy(settings, sink, self._across, self._refuse_second_copy, self._sees_another)
+        self._took_over = False
+        """Whether it is noted that another copy was to be fenced."""
+        self._stand_by = StandBy(settings, sink, self._stop, self._refuse_second_copy, meter)
         self._sequence: int | None = None  # of the newest position that this process knows
-        self._gap: GapError | None = None  # that ended the last session, if the user wants to go on behind it
+        self._gap: GapError | None = None
+        """The gap in the log that ended the last session, if the user wants to go on behind it."""
 
     def stop(self) -> None:
         """Ask to end after the current source transaction; callable from a signal handler."""
@@ -212,14 +217,10 @@ class Pipeline:
 
         Else the tables that were added while this copy stood by would be taken out again.
         """
-        if not self._is_read_again:
-            self._is_read_again = True
+        if self._stand_by.has_seen:
+            self._stand_by.has_seen = self._is_login_new = False  # the login is good: the other one was seen
             self._across.reload.set()
             raise RestartSession
-
-    def _sees_another(self) -> None:
-        """Note that another copy is at work: it may take up yet another file; and the login here is a good one."""
-        self._is_read_again = self._is_login_new = False
 
     def _take_up(self) -> None:
         """Read the file again, if that is why the session has ended; the sink stays as it is."""
@@ -238,10 +239,11 @@ class Pipeline:
 
     def _has_new_login(self, error: CdcError) -> bool:
         """Read the file again, once, where a login is refused that was good: a secret of it may have been rotated."""
-        if not (self._ran or self._stand_by.stood_by) or self._is_login_new or not isinstance(error, LoginError):
+        was_good = self._ran or self._stand_by.stood_by
+        if not was_good or self._is_login_new or not isinstance(error, LoginError):
             return False
         log.warning("%s: the file is read again, as it may have another login by now", error.message)
-        self._is_login_new = self._read_file()
+        self._is_login_new, self._before = self._read_file(), None  # what was before would be refused again
         return self._is_login_new
 
     def _follows(self, parts: Parts) -> None:
@@ -251,8 +253,7 @@ class Pipeline:
 
     def _goes_back(self, error: CdcError) -> bool:
         """Whether a file that was read again has led to this before anything was committed: then it is as it was."""
-        passes = self._is_login_new and isinstance(error, RetryableError)  # the login of the file before is refused
-        if self._before is None or passes or self._without.was_so(error, self._tables):
+        if self._before is None or self._without.was_so(error, self._tables):
             return False
         before, self._before = self._before, None
         if isinstance(error, FencedError):
@@ -354,7 +355,7 @@ class Pipeline:
                 told=self._startup.told,
                 until_caught_up=until_caught_up,
             )
-            self._ran, self._stand_by.stood_by, self._is_read_again = True, False, False
+            self._ran, self._stand_by.stood_by = True, False
             self._without.begun(source, tables)
             with closing(session):
                 self._run_session(session, state.phase, view, target)
@@ -432,9 +433,7 @@ class Pipeline:
 
     def _good(self) -> None:
         """Note that everything read is in Kafka: the next failure is a new fault."""
-        self._looks = 0
-        if self._is_login_new:
-            self._before, self._is_login_new = None, False
+        self._looks, self._is_login_new = 0, False
         if self._failing_since_s is not None:
             took_s, self._failing_since_s = time.monotonic() - self._failing_since_s, None
             log.info("connector %s: it goes on again after %.0f s", self._settings.connector, took_s)

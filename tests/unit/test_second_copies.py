@@ -287,6 +287,53 @@ def test_an_error_of_before_it_stood_by_is_another_fault(monkeypatch: pytest.Mon
     assert len(kafka.committed("p.s.a")) == 2
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_the_file_is_read_as_often_as_the_other_seems_gone(*, cut: bool) -> None:
+    """A login that is rotated cuts this copy's session, and it sees nobody until it has the new one.
+
+    Read at the first time alone, the file would be an old one where the other is gone in truth: its tables would be
+    taken out again, or its login be refused.
+    """
+    log, kafka, now, read = _log(), MemoryKafka(), [0], list[int]()
+    Copy(log, kafka, lambda: None).run()
+    log.commit(insert(A, (b"2", b"n")))
+    followed = list[int]()
+    rotated = iter([False, True, False, True, False, False, True] + [False] * 9)
+    others = iter([OTHER] * 4)
+    fails = [RetryableError("slot c is active")] if cut else []
+
+    def parts(login: int) -> Parts:
+        class Login(MemorySource):
+            def connect(self) -> dict[str, str]:
+                followed[:] = [login]
+                if login != now[0]:
+                    raise LoginError("the server refuses the password")
+                if fails:
+                    raise fails.pop()
+                return dict(super().connect())
+
+            def follower(self) -> Follower | None:
+                now[0] += next(rotated)
+                return next(others, None) if login == now[0] else None
+
+        return Parts(settings, lambda: Login(log, [A]), lambda: MemorySnapshotter(log))
+
+    def reread() -> Parts | None:
+        if now == followed:
+            return None
+        read.append(now[0])
+        return parts(now[0])
+
+    settings = Settings(connector="c", prefix="p")
+    first = parts(0)
+    Pipeline(
+        first.settings, open_source=first.open_source, open_snapshotter=first.open_snapshotter,
+        sink=MemorySink(kafka, "c", "p"), reread=reread,
+    ).run(until_caught_up=True)  # fmt: skip
+    assert read == ([1, 2, 3, 3] if cut else [1, 2, 3])
+    assert len(kafka.committed("p.s.a")) == 2
+
+
 def test_a_stop_is_heard_while_it_stands_by() -> None:
     copy: list[Copy] = []
 

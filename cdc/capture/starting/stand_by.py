@@ -13,15 +13,16 @@ A copy that fails tries again within seconds. So it must be away for as long as 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
-from cdc.capture.across_sessions import AcrossSessions, Stopped
+from cdc.capture.across_sessions import Stopped
 from cdc.capture.settings import Settings
 from cdc.model.errors import OperatorError
 from cdc.model.interfaces import Shared, Sink, Source
-from cdc.model.meter import RunState
+from cdc.model.meter import Meter, RunState
 
 STAND_BY_FIRST_S: Final = 0.1
 STAND_BY_LONGEST_S: Final = 2.0
@@ -43,16 +44,18 @@ class StandBy:
         self,
         settings: Settings,
         sink: Sink,
-        across: AcrossSessions,
+        stop: threading.Event,
         refuse_second_copy: Callable[[], None],
-        sees_another: Callable[[], None],
+        meter: Meter,
     ) -> None:
         """`refuse_second_copy` raises OperatorError if this copy was fenced off: it does not wait for its turn."""
-        self._settings, self._sink, self._stop, self._meter = settings, sink, across.stop, across.meter
-        self._refuse_second_copy, self._sees_another = refuse_second_copy, sees_another
+        self._settings, self._sink, self._stop, self._refuse_second_copy = settings, sink, stop, refuse_second_copy
+        self._meter = meter
         self._begun_s = time.monotonic()
         self.stood_by = False
         """Whether this copy has found another one at work, and has not run since."""
+        self.has_seen = False
+        """Whether it has found one since the file was read last: that one may go by a newer file."""
 
     def takes_over(self, *, ran: bool) -> bool:
         """Whether this copy fences another one at once. `ran`: it has run before."""
@@ -85,8 +88,8 @@ class StandBy:
                 if now - looked_s >= STAND_BY_LOOK_S:
                     self._refuse_second_copy()
                     looked_s = now
-                self.stood_by, seen_s = True, now
-                self._sees_another()
+                self.stood_by = self.has_seen = True
+                seen_s = now
                 self._meter.becomes(RunState.STANDBY)
                 if now - begun_s >= STAND_BY_SETTLED_S and now - told_s >= STAND_BY_SAID_S:
                     told_s = now
