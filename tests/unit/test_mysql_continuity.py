@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +18,7 @@ from connectors.mysql.catalog import server
 from connectors.mysql.replication.continuity import ServerLog, by_hand, end_of_log, moved, refusals, require_log
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP, refused_by_server
 from connectors.mysql.replication.mariadb_history import History
+from snapshot.mysql.visibility import BinlogView
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 FILES = {"b.000003": 300, "b.000004": 400}
@@ -34,6 +35,11 @@ def finds_all(last: LastTransaction, _known: GtidSet | None) -> LastTransaction:
     return last
 
 
+def view(offset: int, gtids: str | None = None) -> dict[str, Any]:
+    """As a snapshot keeps one that saw the log up to an offset of the file that is written."""
+    return {"snapshot": BinlogView(None, None if gtids is None else GtidSet.parse(gtids)).text, "end": 3 << 32 | offset}
+
+
 def state(lineage: str = A, *, views: bool = False, **offset: Any) -> State:
     return State(
         connector="c",
@@ -41,7 +47,7 @@ def state(lineage: str = A, *, views: bool = False, **offset: Any) -> State:
         phase=Phase.STREAM,
         epoch=1,
         offset={"file": "b.000003", "pos": 100, "made_at": 300, **offset},
-        snapshot={"views": {"1": {}}} if views else {},
+        snapshot={"views": {"1": view(100)}} if views else {},
     )
 
 
@@ -355,3 +361,22 @@ def test_the_last_transaction_is_there_or_cannot_be(
     assert list(refusals(then, now, made_at, log)) == []
     assert len(log.asked) == asked
     assert ("cannot be told" in caplog.text) == (now.purged is not None and f"{A}:5" in now.purged)
+
+
+@pytest.mark.parametrize(
+    ("seen", "whole"),
+    [
+        (view(500), True),
+        (view(501), False),  # the file of the copy that was restored ends before it, and the server was started
+        (view(400, f"{A}:1-9"), True),
+        (view(400, f"{A}:1-10"), False),
+    ],
+)
+def test_a_copy_of_before_rows_that_a_first_snapshot_has_read(seen: dict[str, Any], *, whole: bool) -> None:
+    then = state(gtids=f"{A}:1-5") if "1-" in seen["snapshot"] else state()
+    then = replace(then, snapshot={"views": {"1": view(100), "2": seen}})
+    now = replace(here(executed=gtids(f"{A}:1-9"), purged=""), ends={3: 3 << 32 | 500, 4: 4 << 32 | 157})
+    found = [str(refusal) for refusal in refusals(then, now, made_at, finds_all)]
+    assert (
+        [text.startswith("binlog reset: the first snapshot has read rows") for text in found] == [] if whole else [True]
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, cast
+
+import orjson
 
 from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError
@@ -43,6 +45,8 @@ class ServerLog:
     """Those of them that its files no longer have (MySQL)."""
     files: tuple[str, ...] = ()
     """Those that it has, oldest first."""
+    ends: Mapping[int, int] = field(default_factory=dict)
+    """By the number of a file, the commit position of its end."""
 
 
 def look_at_log(sql: session.Connection, found: server.Server) -> ServerLog:
@@ -57,7 +61,8 @@ def look_at_log(sql: session.Connection, found: server.Server) -> ServerLog:
     elif found.mariadb:
         executed = GtidState.parse(server.global_text(sql, "gtid_binlog_state"))
     names = tuple(name for name, _ in files)
-    return ServerLog(found.lineage, end, names[0] if names else end.file, executed, purged, names)
+    ends = {file_number(name): BinlogPosition(name, size).commit for name, size in files}
+    return ServerLog(found.lineage, end, names[0] if names else end.file, executed, purged, names, ends)
 
 
 def identity(found: server.Server) -> dict[str, str]:
@@ -331,6 +336,23 @@ def _of_file(state: State, here: ServerLog, position: BinlogPosition, made_at: M
             f"binlog reset: {position.file} is not the file that the position is in: it was begun at another time",
             hint=CLOSE_THE_GAP,
         )
+    elif not _has_views(state, here):
+        yield GapError(
+            "binlog reset: the first snapshot has read rows of transactions that the server's log does not have: an "
+            "older copy was restored, or a crash took its end away",
+            hint=CLOSE_THE_GAP,
+        )
+
+
+def _has_views(state: State, here: ServerLog) -> bool:
+    """Whether the log has all before the ends of the views of a first snapshot, as far as its files are there."""
+    for view in cast("Mapping[str, Mapping[str, Any]]", state.snapshot.get("views", {})).values():
+        end, seen = int(view["end"]), orjson.loads(view["snapshot"])["gtids"]
+        if here.ends.get(end >> 32, end) < end:
+            return False
+        if seen is not None and isinstance(here.executed, GtidSet) and not GtidSet.parse(seen) <= here.executed:
+            return False
+    return True
 
 
 def renumbered(state: State, here: ServerLog, made_at: MadeAt) -> bool:
