@@ -18,7 +18,11 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 def first(at: session.Address, *, settings: Mapping[str, str] = _NONE) -> session.Connection:
     """Open a source's own connection as `session.connect` does: those `beside` it must reach the same server."""
     connection = session.connect(at, settings=settings)
-    one_server.note(at.endpoint, _server(connection))
+    try:
+        one_server.note(at.endpoint, _server(connection))
+    except CdcError:
+        session.close(connection)
+        raise
     return connection
 
 

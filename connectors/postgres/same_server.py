@@ -21,7 +21,11 @@ log = logging.getLogger("cdc")
 def first(params: dict[str, str]) -> psycopg2.extensions.connection:
     """Open a source's own connection as `session.connect` does: those `beside` it must reach the same server."""
     connection = session.connect(params)
-    server = _server(connection)
+    try:
+        server = _server(connection)
+    except CdcError:
+        connection.close()
+        raise
     if server:
         one_server.note(session.endpoint(params), server)
     else:

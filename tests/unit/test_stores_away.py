@@ -13,11 +13,12 @@ from pyspark.errors import PySparkException
 
 from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
-from cdc.model.errors import CdcError, OperatorError
+from cdc.model.errors import CdcError, OperatorError, RetryableError
 from spark_apply.job.catch_up import asides as catching_up
 from spark_apply.job.catch_up.asides import AsideWatch
 from spark_apply.job.copies.chosen import open_stores
 from spark_apply.job.copies.set_aside import AsideCopies, told
+from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Patience, open_store
 from spark_apply.spark.failures import StoreAwayError
 from spark_apply.spark.query_failures import opening_errors
@@ -81,6 +82,23 @@ def test_an_opensearch_that_is_away_is_opened(nobody: int) -> None:
         client._client.info()
     assert told.value.hint
     assert "is OpenSearch up" in told.value.hint
+    store.close()
+
+
+def test_a_mark_that_is_another_one_each_time_is_left_to_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All copies wait meanwhile."""
+    store: Any = open_store(
+        StoreConfig(type="opensearch", url="http://127.0.0.1:1"), name="search", prefix="shop", spark=None
+    )
+    table: Any = asides()[0].routes["shop.public.a"].table
+    tries, waited = list[str](), list[float]()
+    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(store, "_require_opened", lambda _table: False)
+    monkeypatch.setattr(store, "mark", lambda _table: None)
+    monkeypatch.setattr(store._notes, "replace", lambda index, *_: tries.append(index))
+    with pytest.raises(RetryableError, match="its mark was another one each time"):
+        store.set_mark(table, Mark({}, None))
+    assert len(tries) == len(waited) == 20
     store.close()
 
 

@@ -27,6 +27,7 @@ reaches the delete, which the topic holds as well.
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
@@ -55,6 +56,7 @@ from spark_apply.stores.opensearch.indexes import Indexes, alias_of, alone, is_o
 from spark_apply.stores.opensearch.notes import CAUGHT_UP, COMPLETE, DUE, POSITION, REPLACED, Notes, due_of
 from spark_apply.stores.opensearch.server import OPTIONS, connected
 
+_TRIES, _WAIT_S = 20, 0.02
 _INDEX_OPTIONS: Final = ("shards", "replicas")
 
 
@@ -152,11 +154,15 @@ class OpenSearchStore:
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         if self._require_opened(table):
             self._flush(self.index(table))
-        while True:
+        for number in range(1, _TRIES + 1):
             there = self.mark(table)
             made = self._marks.wanted(table.qualified, there, mark)
             if made is None or self._notes.replace(self.index(table), COMPLETE, {"complete": made.to_json()}):
                 break  # else another mark has come meanwhile, such as another run's
+            time.sleep(_WAIT_S * number)
+        else:
+            msg = f"index {self.index(table)}: its mark was another one each time that it was to be written"
+            raise RetryableError(msg, hint="let one job write it; before OpenSearch 2.10 replicas may be behind, too")
         self._marks.wrote(table.qualified, there, made, f"index {self.index(table)}")
 
     def _flush(self, index: str) -> None:
