@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import stat
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from cdc.dev import stack
 from cdc.dev.java import java, java_major
-from cdc.dev.servers import launch
+from cdc.dev.servers import launch, process
 from cdc.dev.servers.process import Launch, Server, Settings, free_port, write_private
 from cdc.model.errors import ConfigError, OperatorError
 
@@ -202,6 +203,15 @@ def test_write_private_replaces_what_a_kill_left(tmp_path: Path) -> None:
 
 def test_ports_are_below_the_ephemeral_range() -> None:
     assert 20000 <= free_port() < 32000
+
+
+def test_no_port_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By chance a broker would listen on one port for its clients and for its controller, and not start."""
+    monkeypatch.setattr(random.SystemRandom, "sample", lambda _self, ports, k: [*ports][-k:])
+    settings = Settings(tmp_path)
+    assert settings.port("port") != settings.port("controller_port")
+    monkeypatch.setattr(process, "_given", set())  # as in the next process
+    assert len({settings.port(key) for key in ("port", "controller_port", "secure_port")}) == 3
 
 
 def test_urls_with_passwords_do_not_reach_reprs(make: Callable[..., Server]) -> None:

@@ -36,6 +36,8 @@ _POLL_EVERY_S = 0.02
 _DIES_WITHIN_S = 3.0
 _LOG_LINES_SHOWN = 15
 _PORTS = (20000, 32000)  # below what kernels hand to outgoing connections, which could take a stopped server's port
+_given: set[int] = set()
+"""Ports that this process has found."""
 _UNPRIVILEGED_USER = "nobody"
 
 
@@ -73,7 +75,10 @@ class Settings:
 
     def port(self, key: str) -> int:
         """Return the port kept before, or keep a free one."""
-        return int(self.get(key) or self.keep(key, str(free_port())))
+        kept = self.get(key)
+        while kept is None or (key not in self._values and kept in self._values.values()):
+            kept = str(free_port())
+        return int(self.keep(key, kept))
 
 
 class Server:
@@ -260,13 +265,18 @@ def answers(port: int, path: str) -> bool:
 
 
 def free_port() -> int:
-    """Find a loopback port that nobody listens on, outside the range from which kernels give out ports."""
+    """Find a loopback port that nobody listens on, outside the range from which kernels give out ports.
+
+    None is given twice: a server may want several before it listens on the first of them.
+    """
     for port in random.SystemRandom().sample(range(*_PORTS), k=200):  # not by a seed that another process has too
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 probe.bind(("127.0.0.1", port))
-                return port
+                if port not in _given:
+                    _given.add(port)
+                    return port
     msg = f"no free port on 127.0.0.1 between {_PORTS[0]} and {_PORTS[1]}"
     raise OperatorError(msg, hint="ss -ltn")
 
